@@ -1,0 +1,19 @@
+//! What the rooms of Wordline share: the facts of a model ([`Spec`]), the knobs of its arithmetic ([`Numerics`]), and
+//! its decode step as a [`Program`] of 256-bit words.
+//!
+//! **Invariant**: no I/O, no weights, no family. One table ([`command::OPS`]) defines every command; the enum, the word
+//! codec, the text form and the ISA reference derive from it.
+
+pub mod command;
+pub mod error;
+pub mod numerics;
+pub mod program;
+pub mod slot;
+pub mod spec;
+
+pub use command::{Command, Const, LayerId, Offset, RopeId};
+pub use error::ProgramError;
+pub use numerics::{ActFormat, Numerics, WeightFormat};
+pub use program::{Cut, Identity, Lowered, Program, SlotInfo, Tensor, TensorId, TensorKind};
+pub use slot::Slot;
+pub use spec::Spec;
