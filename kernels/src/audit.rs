@@ -1,0 +1,1 @@
+//! Live-shape audit.

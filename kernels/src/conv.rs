@@ -1,0 +1,1 @@
+//! The convolution unit and its ring.

@@ -1,0 +1,1 @@
+//! CPU forms of the delta unit.

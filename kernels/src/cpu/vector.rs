@@ -1,0 +1,1 @@
+//! CPU forms of the vector unit.

@@ -1,0 +1,1 @@
+//! The delta unit and its memory.

@@ -1,0 +1,1 @@
+//! The functions of the vector unit, built from correctly rounded operations alone.

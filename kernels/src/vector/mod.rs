@@ -1,0 +1,1 @@
+//! The vector unit: micro-programs and their interpreter.
