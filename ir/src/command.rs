@@ -3,6 +3,7 @@
 //! The table at the end of this file is the only place where a command is described. The enum, the word codec, the
 //! assembler, the disassembler, the verifier's slot accesses and the printed ISA reference all derive from it.
 
+pub use crate::field::{Cursor, Field, FieldError, Place, RawWord};
 use crate::spec::{Activation, NormKind};
 use crate::{Slot, TensorId};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub struct FieldInfo {
     pub role: Role,
     /// The field may hold "none".
     pub optional: bool,
+    /// (code, name in program text) of every value of a count that holds a choice; empty for a number.
+    pub choices: &'static [(u16, &'static str)],
     /// What it means.
     pub meaning: &'static str,
 }
@@ -75,6 +78,54 @@ pub struct OpInfo {
     pub doc: &'static str,
     /// Fields, in the order in which they fill the word's slots, tensors, counts, …
     pub fields: &'static [FieldInfo],
+}
+
+impl OpInfo {
+    /// The table's row of a mnemonic.
+    #[must_use]
+    pub fn named(mnemonic: &str) -> Option<&'static OpInfo> {
+        OPS.iter().find(|op| op.mnemonic == mnemonic)
+    }
+
+    /// The fields with their places in the word: fields of one kind fill the word's in table order.
+    pub fn places(&self) -> impl Iterator<Item = (&'static FieldInfo, Place)> + use<> {
+        let (mut slots, mut tensors, mut counts) = (0, 0, 0);
+        let next = |of: &mut usize| {
+            *of += 1;
+            *of - 1
+        };
+        self.fields.iter().map(move |field| {
+            let place = match field.role {
+                Role::Read | Role::Write | Role::Update | Role::Part => Place::Slot(next(&mut slots)),
+                Role::Matrix | Role::Plain => Place::Tensor(next(&mut tensors)),
+                Role::Count => Place::Count(next(&mut counts)),
+                Role::Offset => Place::Offset,
+                Role::Table => Place::Table,
+                Role::Constant => Place::Constant,
+            };
+            (field, place)
+        })
+    }
+}
+
+impl Command {
+    /// The slots it touches, with how; an optional slot that holds none is left out.
+    pub fn slots(&self) -> impl Iterator<Item = (&'static FieldInfo, Slot)> + use<> {
+        let raw = self.to_raw();
+        self.info().places().filter_map(move |(field, place)| match place {
+            Place::Slot(i) => Slot::from_code(raw.slots[i]).map(|slot| (field, slot)),
+            _ => None,
+        })
+    }
+
+    /// The tensors it reads, with how; an optional tensor that holds none is left out.
+    pub fn tensors(&self) -> impl Iterator<Item = (&'static FieldInfo, TensorId)> + use<> {
+        let raw = self.to_raw();
+        self.info().places().filter_map(move |(field, place)| match place {
+            Place::Tensor(i) => TensorId::new(raw.tensors[i] as usize).map(|id| (field, id)),
+            _ => None,
+        })
+    }
 }
 
 /// Layer of a command: 0..=254, or [`LayerId::OUTSIDE`] for the embedding, the final norm and the head.
@@ -98,9 +149,41 @@ pub struct RopeId(pub u8);
 pub struct Offset(pub u32);
 
 /// An f32 constant, kept and compared by bits.
+///
+/// In JSON a finite constant is a number (its exact value) and any other is its bits as a string, `"0x7f800000"`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "ConstText", try_from = "ConstText")]
 pub struct Const(pub u32);
+
+/// How a constant stands in JSON. Every f32 is an f64 exactly, so neither form loses a bit.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum ConstText {
+    Value(f64),
+    Bits(String),
+}
+
+impl From<Const> for ConstText {
+    fn from(c: Const) -> Self {
+        if c.get().is_finite() { Self::Value(c.get().into()) } else { Self::Bits(format!("{:#010x}", c.0)) }
+    }
+}
+
+impl TryFrom<ConstText> for Const {
+    type Error = String;
+
+    fn try_from(text: ConstText) -> Result<Self, String> {
+        match text {
+            // The comparison refuses a number that no f32 holds, so that nothing is rounded in silence.
+            ConstText::Value(value) if f64::from(value as f32) == value => Ok(Const::new(value as f32)),
+            ConstText::Value(value) => Err(format!("{value} is no f32: write the exact value or its bits \"0x…\"")),
+            ConstText::Bits(text) => (text.strip_prefix("0x").filter(|digits| digits.len() == 8))
+                .and_then(|digits| u32::from_str_radix(digits, 16).ok())
+                .map(Const)
+                .ok_or_else(|| format!("{text:?} is no constant: write a number or its bits \"0x…\"")),
+        }
+    }
+}
 
 impl Const {
     /// The constant with this value's bits.
@@ -119,232 +202,6 @@ impl Const {
 impl std::fmt::Debug for Const {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.get())
-    }
-}
-
-/// The word's fields before they are packed; `u8`/`u32` index fields hold all-ones for "none".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RawWord {
-    /// Opcode.
-    pub opcode: u8,
-    /// Layer.
-    pub layer: u8,
-    /// Slots, 5 bits each.
-    pub slots: [u8; 7],
-    /// Tensors, 20 bits each.
-    pub tensors: [u32; 2],
-    /// Counts.
-    pub counts: [u16; 4],
-    /// Element offset, 20 bits.
-    pub offset: u32,
-    /// Rotary table.
-    pub rope: u8,
-    /// f32 constant by bits.
-    pub constant: u32,
-}
-
-impl RawWord {
-    /// "No slot".
-    pub const NO_SLOT: u8 = 0x1f;
-    /// "No tensor".
-    pub const NO_TENSOR: u32 = 0xf_ffff;
-    /// "No rotary table".
-    pub const NO_ROPE: u8 = 0xff;
-
-    /// A word of this opcode and layer with every other field unused.
-    #[must_use]
-    pub const fn unused(opcode: u8, layer: u8) -> Self {
-        Self {
-            opcode,
-            layer,
-            slots: [Self::NO_SLOT; 7],
-            tensors: [Self::NO_TENSOR; 2],
-            counts: [0; 4],
-            offset: 0,
-            rope: Self::NO_ROPE,
-            constant: 0,
-        }
-    }
-}
-
-/// Where the next field of each kind lies in the word while a command is packed or unpacked in table order.
-#[derive(Default)]
-pub struct Cursor {
-    slot: usize,
-    tensor: usize,
-    count: usize,
-}
-
-/// Why a field's bits are not a value of its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given} is not a {what}")]
-pub struct FieldError {
-    /// What the field should hold.
-    pub what: &'static str,
-    /// The bits found.
-    pub given: u32,
-}
-
-/// A type that fills one field of a word.
-pub trait Field: Copy {
-    /// The field may hold "none".
-    const OPTIONAL: bool = false;
-    /// Write into the next field of this kind.
-    fn put(self, raw: &mut RawWord, at: &mut Cursor);
-    /// Read the next field of this kind.
-    ///
-    /// # Errors
-    /// The bits are no value of this type.
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError>;
-}
-
-impl Field for Slot {
-    fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-        raw.slots[at.slot] = self.code();
-        at.slot += 1;
-    }
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-        let code = raw.slots[at.slot];
-        at.slot += 1;
-        Slot::from_code(code).ok_or(FieldError { what: "slot", given: code.into() })
-    }
-}
-
-impl Field for Option<Slot> {
-    const OPTIONAL: bool = true;
-    fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-        raw.slots[at.slot] = self.map_or(RawWord::NO_SLOT, Slot::code);
-        at.slot += 1;
-    }
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-        if raw.slots[at.slot] == RawWord::NO_SLOT {
-            at.slot += 1;
-            return Ok(None);
-        }
-        Slot::take(raw, at).map(Some)
-    }
-}
-
-impl Field for TensorId {
-    fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-        raw.tensors[at.tensor] = self.get();
-        at.tensor += 1;
-    }
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-        let index = raw.tensors[at.tensor];
-        at.tensor += 1;
-        TensorId::new(index as usize).ok_or(FieldError { what: "tensor", given: index })
-    }
-}
-
-impl Field for Option<TensorId> {
-    const OPTIONAL: bool = true;
-    fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-        raw.tensors[at.tensor] = self.map_or(RawWord::NO_TENSOR, TensorId::get);
-        at.tensor += 1;
-    }
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-        if raw.tensors[at.tensor] == RawWord::NO_TENSOR {
-            at.tensor += 1;
-            return Ok(None);
-        }
-        TensorId::take(raw, at).map(Some)
-    }
-}
-
-impl Field for u16 {
-    fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-        raw.counts[at.count] = self;
-        at.count += 1;
-    }
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-        at.count += 1;
-        Ok(raw.counts[at.count - 1])
-    }
-}
-
-/// A field that holds one of a few named choices in a count; the codes start at 1, so that a zeroed count is refused.
-macro_rules! choice_field {
-    ($ty:ty, $what:literal, $($code:literal = $value:path, $text:literal;)+) => {
-        impl Field for $ty {
-            fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-                let code: u16 = match self { $($value => $code,)+ };
-                code.put(raw, at);
-            }
-            fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-                match u16::take(raw, at)? {
-                    $($code => Ok($value),)+
-                    given => Err(FieldError { what: $what, given: given.into() }),
-                }
-            }
-        }
-        impl Choice for $ty {
-            const CHOICES: &'static [(u16, &'static str)] = &[$(($code, $text),)+];
-        }
-    };
-}
-
-/// A count field whose values have names in program text.
-pub trait Choice: Field + 'static {
-    /// (code, name) of every choice.
-    const CHOICES: &'static [(u16, &'static str)];
-}
-
-choice_field! { Activation, "activation",
-    1 = Activation::Silu, "silu";
-    2 = Activation::GeluErf, "gelu_erf";
-    3 = Activation::GeluTanh, "gelu_tanh";
-    4 = Activation::Relu, "relu";
-}
-choice_field! { NormKind, "norm kind",
-    1 = NormKind::Rms, "rms";
-    2 = NormKind::Ln, "ln";
-}
-impl Field for bool {
-    fn put(self, raw: &mut RawWord, at: &mut Cursor) {
-        let code: u16 = if self { 2 } else { 1 };
-        code.put(raw, at);
-    }
-    fn take(raw: &RawWord, at: &mut Cursor) -> Result<Self, FieldError> {
-        match u16::take(raw, at)? {
-            1 => Ok(false),
-            2 => Ok(true),
-            given => Err(FieldError { what: "yes or no", given: given.into() }),
-        }
-    }
-}
-
-impl Choice for bool {
-    const CHOICES: &'static [(u16, &'static str)] = &[(1, "no"), (2, "yes")];
-}
-
-impl Field for Offset {
-    fn put(self, raw: &mut RawWord, _: &mut Cursor) {
-        raw.offset = self.0;
-    }
-    fn take(raw: &RawWord, _: &mut Cursor) -> Result<Self, FieldError> {
-        Ok(Offset(raw.offset))
-    }
-}
-
-impl Field for RopeId {
-    fn put(self, raw: &mut RawWord, _: &mut Cursor) {
-        raw.rope = self.0;
-    }
-    fn take(raw: &RawWord, _: &mut Cursor) -> Result<Self, FieldError> {
-        if raw.rope == RawWord::NO_ROPE {
-            return Err(FieldError { what: "rotary table", given: raw.rope.into() });
-        }
-        Ok(RopeId(raw.rope))
-    }
-}
-
-impl Field for Const {
-    fn put(self, raw: &mut RawWord, _: &mut Cursor) {
-        raw.constant = self.0;
-    }
-    fn take(raw: &RawWord, _: &mut Cursor) -> Result<Self, FieldError> {
-        Ok(Const(raw.constant))
     }
 }
 
@@ -405,6 +262,7 @@ macro_rules! commands {
                     name: stringify!($field),
                     role: Role::$role,
                     optional: <$ty as Field>::OPTIONAL,
+                    choices: <$ty as Field>::CHOICES,
                     meaning: $meaning,
                 },)*],
             },

@@ -5,15 +5,20 @@
 //! codec, the text form and the ISA reference derive from it.
 
 pub mod command;
+pub mod digest;
 pub mod error;
+mod field;
 pub mod numerics;
 pub mod program;
 pub mod slot;
 pub mod spec;
+pub mod word;
 
 pub use command::{Command, Const, LayerId, Offset, RopeId};
+pub use digest::spec_digest;
 pub use error::ProgramError;
 pub use numerics::{ActFormat, Numerics, WeightFormat};
 pub use program::{Cut, Identity, Lowered, Program, SlotInfo, Tensor, TensorId, TensorKind};
 pub use slot::Slot;
 pub use spec::Spec;
+pub use word::Word;

@@ -6,8 +6,27 @@ use serde::{Deserialize, Serialize};
 
 /// Index of a tensor in `Program::tensors`, the weight image's order; at most 20 bits, all-ones excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "u32", try_from = "u32")]
 pub struct TensorId(u32);
+
+impl From<TensorId> for u32 {
+    fn from(id: TensorId) -> u32 {
+        id.0
+    }
+}
+
+/// A tensor index that the word's 20 bits cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("tensor {0} is out of range: a program holds at most {limit} tensors", limit = TensorId::LIMIT)]
+pub struct TensorIdError(pub u32);
+
+impl TryFrom<u32> for TensorId {
+    type Error = TensorIdError;
+
+    fn try_from(index: u32) -> Result<Self, TensorIdError> {
+        TensorId::new(index as usize).ok_or(TensorIdError(index))
+    }
+}
 
 impl TensorId {
     /// Tensors a program can hold.
@@ -16,7 +35,7 @@ impl TensorId {
     /// The index, or `None` when it does not fit the word.
     #[must_use]
     pub fn new(index: usize) -> Option<Self> {
-        (index < Self::LIMIT).then(|| Self(index as u32))
+        (index < Self::LIMIT).then_some(Self(index as u32))
     }
 
     /// The index as the word holds it.

@@ -362,6 +362,7 @@ pub struct SharedExpert {
 }
 
 /// A layer's feed-forward network.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once: a box would only hide the facts")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Ffn {
