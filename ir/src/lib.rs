@@ -13,6 +13,7 @@ pub mod numerics;
 pub mod program;
 pub mod slot;
 pub mod spec;
+pub mod text;
 pub mod word;
 
 pub use command::{Command, Const, LayerId, Offset, RopeId};

@@ -10,6 +10,19 @@ pub enum WeightFormat {
     Int8,
 }
 
+impl WeightFormat {
+    /// Every format.
+    pub const ALL: &[Self] = &[Self::Int8];
+
+    /// Name in program text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+        }
+    }
+}
+
 /// How activations are quantised as they enter the array: blocks of 32, power-of-two scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -18,6 +31,20 @@ pub enum ActFormat {
     OneLimb,
     /// Two int8 limbs, q = 256 * hi + lo, |q| <= 32,639.
     TwoLimbs,
+}
+
+impl ActFormat {
+    /// Every format.
+    pub const ALL: &[Self] = &[Self::OneLimb, Self::TwoLimbs];
+
+    /// Name in program text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneLimb => "one_limb",
+            Self::TwoLimbs => "two_limbs",
+        }
+    }
 }
 
 /// The knobs that change values. Speed knobs live in the twin's machine and change no value.
