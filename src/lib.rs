@@ -1,1 +1,2 @@
-//! Wordline.
+//! Wordline: a compiler, bit-exact engine and cycle model for LLM decode hardware.
+pub mod generate;

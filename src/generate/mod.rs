@@ -1,0 +1,7 @@
+//! Writing text: from a prompt to ids to text, one step of the engine a token.
+
+pub mod chat;
+pub mod config;
+pub mod sampler;
+pub mod stop;
+pub mod stream;
