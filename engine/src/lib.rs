@@ -1,1 +1,40 @@
-//! engine
+//! The decode engine: a program of words, a weight image, and the sequences that the two advance.
+//!
+//! ```text
+//! words  --decode, verify-->  Sequencer  --one match over Command-->  Units
+//!                                                                    int8: the gated kernels on the weight image
+//!                                                                    reference: f64 on unquantised weights
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`model`] | `EngineModel`: steps over rows of sequences |
+//! | [`sequencer`] | words to commands to unit jobs: the one dispatch |
+//! | [`units`] | `Units`, one method a command, and the ops they take |
+//! | [`reference`] | units in f64, nothing quantised |
+//! | [`store`] | the token-row store |
+//! | [`state`] | what sequences keep: cache, ring, memory |
+//! | [`source`] | where weights come from |
+//! | [`team`] | the threads |
+//!
+//! # Invariants
+//! - Nothing here knows a Spec or a family, and there is no I/O: weights come through [`source::WeightSource`].
+//! - The program is the model: a step runs its commands, all of them, in order, and there is no other forward pass.
+//! - A result is a function of program, weights and tokens. Threads, batch, chunks and context length change no bit.
+
+pub mod model;
+pub mod reference;
+mod ropes;
+pub mod sequencer;
+pub mod source;
+pub mod state;
+pub mod store;
+pub mod team;
+pub mod units;
+
+pub use model::{EngineModel, Logits, ModelError, Row, SeqId, StepError};
+pub use reference::Linear;
+pub use sequencer::{Sequencer, WordsError};
+pub use source::{MemorySource, SourceError, WeightSource};
+pub use state::Capacity;
+pub use units::Counters;

@@ -1,0 +1,452 @@
+//! `EngineModel`: a verified program on its units, and the sequences it advances.
+
+use crate::reference::{Linear, ReferenceUnits};
+use crate::sequencer::{Sequencer, WordsError, issue};
+use crate::source::{SourceError, WeightSource};
+use crate::state::{Capacity, StateLayout};
+use crate::team::Team;
+use crate::units::{Counters, StepRow, UnitError, Units};
+use wordline_ir::{Command, LayerId, Program, Slot};
+
+/// Why an engine could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The words are no sound program.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// A weight could not be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The capacity is no capacity.
+    #[error("{what} is {given}; it must be at least 1 and at most {limit}")]
+    Capacity {
+        /// Which figure.
+        what: &'static str,
+        /// Given.
+        given: usize,
+        /// Largest allowed.
+        limit: usize,
+    },
+}
+
+/// Why a step was refused or failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StepError {
+    /// The id names no open sequence of this engine.
+    #[error("row {row}: {seq:?} is not an open sequence")]
+    Unknown {
+        /// Row of the step.
+        row: usize,
+        /// The id.
+        seq: SeqId,
+    },
+    /// An earlier step failed midway and left the sequence's state undefined.
+    #[error("row {row}: a step of {seq:?} failed before; reset the sequence first")]
+    Poisoned {
+        /// Row of the step.
+        row: usize,
+        /// The id.
+        seq: SeqId,
+    },
+    /// The token has no row in the embedding.
+    #[error("row {row}: token {token} is outside the vocabulary of {vocab}")]
+    Token {
+        /// Row of the step.
+        row: usize,
+        /// The token.
+        token: u32,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// The sequence is full.
+    #[error("row {row}: position {position} does not fit a context of {ctx}")]
+    Context {
+        /// Row of the step.
+        row: usize,
+        /// The row's position.
+        position: usize,
+        /// Positions a sequence may hold.
+        ctx: usize,
+    },
+    /// One sequence has more rows in the step than its caches take at once.
+    #[error("row {row}: more than {limit} rows of one sequence in a step; take them in several steps")]
+    Rows {
+        /// First row too many.
+        row: usize,
+        /// Rows that one sequence may have in a step.
+        limit: usize,
+    },
+    /// The step's input has another form than the program takes.
+    #[error("{0}")]
+    Input(String),
+    /// A command failed. The step's sequences are poisoned: their state is undefined until they are reset.
+    #[error("command {index}, {mnemonic}{}: {source}", place(*layer))]
+    Command {
+        /// Index of the command.
+        index: usize,
+        /// Its mnemonic.
+        mnemonic: &'static str,
+        /// Its layer.
+        layer: LayerId,
+        /// What failed.
+        source: UnitError,
+    },
+}
+
+fn place(layer: LayerId) -> String {
+    if layer == LayerId::OUTSIDE { String::new() } else { format!(" in layer {}", layer.0) }
+}
+
+/// A sequence of one engine, from [`EngineModel::open`] to [`EngineModel::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SeqId {
+    index: u32,
+    /// Tells the id from those that had the index before.
+    generation: u32,
+}
+
+/// One row of a step. Its position is the number of rows its sequence had before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Sequence that the row extends.
+    pub seq: SeqId,
+    /// Token.
+    pub token: u32,
+    /// The row runs the final norm and the head.
+    pub logits: bool,
+}
+
+/// What the rows of a step that wanted logits got, in their order.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Logits<'a> {
+    values: &'a [f32],
+    vocab: usize,
+}
+
+impl<'a> Logits<'a> {
+    /// Rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len().checked_div(self.vocab).unwrap_or(0)
+    }
+
+    /// No row wanted logits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Elements in a row.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// The logits of the `i`-th row that wanted them.
+    #[must_use]
+    pub fn row(&self, i: usize) -> Option<&'a [f32]> {
+        self.values.chunks_exact(self.vocab.max(1)).nth(i)
+    }
+
+    /// All rows, [rows, vocab].
+    #[must_use]
+    pub fn values(&self) -> &'a [f32] {
+        self.values
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sequence {
+    generation: u32,
+    open: bool,
+    poisoned: bool,
+    length: usize,
+    /// Rows of the step being checked or run.
+    pending: usize,
+}
+
+/// A verified program on its units.
+///
+/// ```text
+/// words -> decode -> verify -> Sequencer -> issue: one match over Command -> Units (int8 | reference)
+/// ```
+pub struct EngineModel {
+    sequencer: Sequencer,
+    capacity: Capacity,
+    units: Box<dyn Units>,
+    sequences: Vec<Sequence>,
+    rows: Vec<StepRow>,
+    wanted: Vec<usize>,
+    /// Rows of the embedding; none when hidden states come in.
+    vocab: Option<usize>,
+}
+
+impl std::fmt::Debug for EngineModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineModel")
+            .field("commands", &self.sequencer.program().commands.len())
+            .field("capacity", &self.capacity)
+            .field("sequences", &self.sequences.iter().filter(|s| s.open).count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl EngineModel {
+    /// An engine on reference units: f32 weights, f64 sums, nothing quantised (but see [`Linear::Q8`]).
+    ///
+    /// # Errors
+    /// The program is not sound, the capacity is none, or the source does not give a weight.
+    pub fn reference(
+        sequencer: Sequencer,
+        capacity: Capacity,
+        source: &dyn WeightSource,
+        linear: Linear,
+        threads: usize,
+    ) -> Result<Self, ModelError> {
+        check(&sequencer, capacity)?;
+        let layout = StateLayout::of(sequencer.program(), capacity);
+        let units = ReferenceUnits::new(sequencer.program(), layout, source, linear, Team::new(threads))?;
+        Self::on(sequencer, capacity, Box::new(units))
+    }
+
+    /// An engine on units that were made for this sequencer's program and this capacity.
+    ///
+    /// # Errors
+    /// The capacity is none.
+    pub fn on(sequencer: Sequencer, capacity: Capacity, units: Box<dyn Units>) -> Result<Self, ModelError> {
+        check(&sequencer, capacity)?;
+        let program = sequencer.program();
+        let vocab = embedded(program).map(|(table, _)| table).min();
+        let (sequences, rows, wanted) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { sequencer, capacity, units, sequences, rows, wanted, vocab })
+    }
+
+    /// The program that runs.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        self.sequencer.program()
+    }
+
+    /// Room for sequences.
+    #[must_use]
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// Begin a sequence: no positions, ring and memory zero.
+    pub fn open(&mut self) -> SeqId {
+        let index = match self.sequences.iter().position(|s| !s.open) {
+            Some(index) => index,
+            None => {
+                self.sequences.push(Sequence::default());
+                self.sequences.len() - 1
+            }
+        };
+        self.units.open(index);
+        let generation = self.sequences[index].generation.wrapping_add(1);
+        self.sequences[index] = Sequence { generation, open: true, ..Sequence::default() };
+        SeqId { index: index as u32, generation }
+    }
+
+    /// Bring a sequence back to its beginning, poisoned or not. False when the id names no open sequence.
+    pub fn reset(&mut self, seq: SeqId) -> bool {
+        let Some(sequence) = self.find(seq) else { return false };
+        (sequence.length, sequence.poisoned) = (0, false);
+        self.units.open(seq.index as usize);
+        true
+    }
+
+    /// End a sequence and free its state. False when the id names no open sequence.
+    pub fn release(&mut self, seq: SeqId) -> bool {
+        let Some(sequence) = self.find(seq) else { return false };
+        sequence.open = false;
+        self.units.release(seq.index as usize);
+        true
+    }
+
+    /// Positions a sequence holds.
+    #[must_use]
+    pub fn length(&self, seq: SeqId) -> Option<usize> {
+        let sequence = self.sequences.get(seq.index as usize)?;
+        (sequence.open && sequence.generation == seq.generation).then_some(sequence.length)
+    }
+
+    /// Everything that a sequence keeps between steps, as bits in a fixed order: equal states give equal lists.
+    #[must_use]
+    pub fn state_bits(&self, seq: SeqId) -> Option<Vec<u64>> {
+        self.length(seq).map(|_| self.units.state_bits(seq.index as usize))
+    }
+
+    /// What the units have moved and multiplied since the engine was made.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.units.counters()
+    }
+
+    /// Run one step over rows of any sequences, mixed in any way; a sequence's rows stand in its own order.
+    ///
+    /// # Errors
+    /// Refused before anything ran, and then nothing has changed; or [`StepError::Command`], and then every sequence
+    /// of the step refuses further rows until it is reset.
+    pub fn step(&mut self, rows: &[Row]) -> Result<Logits<'_>, StepError> {
+        if self.vocab.is_none() {
+            return Err(StepError::Input("the program has no embedding; give the step hidden states".into()));
+        }
+        self.run(rows, None)?;
+        Ok(self.logits())
+    }
+
+    /// Run one step of a program that begins inside the model, over the rows' hidden states, [rows, hidden]. The
+    /// hidden states that leave are [`EngineModel::hidden`].
+    ///
+    /// # Errors
+    /// As [`EngineModel::step`]; and the states are not `rows` rows of the residual's width.
+    pub fn step_hidden(&mut self, rows: &[Row], hidden: &[f32]) -> Result<Logits<'_>, StepError> {
+        if self.vocab.is_some() {
+            return Err(StepError::Input("the program has an embedding of its own; give the step tokens".into()));
+        }
+        let width = self.program().width(Slot::X).unwrap_or(0);
+        if hidden.len() != rows.len() * width {
+            let given = hidden.len();
+            return Err(StepError::Input(format!("{given} values are not {} rows of {width}", rows.len())));
+        }
+        self.run(rows, Some(hidden))?;
+        Ok(self.logits())
+    }
+
+    /// The residual stream of the last step's rows as it leaves the last layer; after a step in which rows wanted
+    /// logits, of those rows.
+    pub fn hidden(&mut self) -> &[f32] {
+        self.units.slot(Slot::X)
+    }
+
+    /// Extend one sequence by these tokens in as few steps as its caches allow; the logits are the last token's.
+    ///
+    /// # Errors
+    /// As [`EngineModel::step`]; rows of the steps before the failing one have been taken.
+    pub fn prefill(&mut self, seq: SeqId, tokens: &[u32]) -> Result<Logits<'_>, StepError> {
+        let mut chunks = tokens.chunks(self.capacity.step_rows).peekable();
+        let mut rows = Vec::new();
+        while let Some(chunk) = chunks.next() {
+            rows.clear();
+            rows.extend(chunk.iter().map(|token| Row { seq, token: *token, logits: false }));
+            if chunks.peek().is_none()
+                && let Some(last) = rows.last_mut()
+            {
+                last.logits = true;
+                return self.step(&rows);
+            }
+            self.step(&rows)?;
+        }
+        Ok(Logits { values: &[], vocab: 0 })
+    }
+
+    fn find(&mut self, seq: SeqId) -> Option<&mut Sequence> {
+        self.sequences.get_mut(seq.index as usize).filter(|s| s.open && s.generation == seq.generation)
+    }
+
+    fn run(&mut self, rows: &[Row], hidden: Option<&[f32]>) -> Result<(), StepError> {
+        self.rows.clear();
+        self.wanted.clear();
+        let checked = rows.iter().enumerate().try_for_each(|(i, row)| self.place(i, row));
+        let ran = checked.and_then(|()| self.issue_all(hidden));
+        let failed = matches!(ran, Err(StepError::Command { .. }));
+        for sequence in &mut self.sequences {
+            let pending = std::mem::take(&mut sequence.pending);
+            if ran.is_ok() {
+                sequence.length += pending;
+            } else if failed && pending > 0 {
+                sequence.poisoned = true;
+            }
+        }
+        ran
+    }
+
+    /// Check a row and give it its place in its sequence.
+    fn place(&mut self, i: usize, row: &Row) -> Result<(), StepError> {
+        let (Capacity { ctx, step_rows }, vocab) = (self.capacity, self.vocab);
+        let seq = row.seq;
+        let sequence = self.find(seq).ok_or(StepError::Unknown { row: i, seq })?;
+        if sequence.poisoned {
+            return Err(StepError::Poisoned { row: i, seq });
+        }
+        let position = sequence.length + sequence.pending;
+        if position >= ctx {
+            return Err(StepError::Context { row: i, position, ctx });
+        }
+        if sequence.pending == step_rows {
+            return Err(StepError::Rows { row: i, limit: step_rows });
+        }
+        if let Some(vocab) = vocab.filter(|vocab| row.token as usize >= *vocab) {
+            return Err(StepError::Token { row: i, token: row.token, vocab });
+        }
+        sequence.pending += 1;
+        self.rows.push(StepRow { sequence: seq.index as usize, token: row.token, position });
+        if row.logits {
+            self.wanted.push(i);
+        }
+        Ok(())
+    }
+
+    fn issue_all(&mut self, hidden: Option<&[f32]>) -> Result<(), StepError> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        self.units.begin(&self.rows);
+        if let Some(hidden) = hidden {
+            self.units.slot_mut(Slot::X).copy_from_slice(hidden);
+        }
+        self.issue_range(self.sequencer.body())?;
+        if self.wanted.is_empty() || self.sequencer.tail().is_empty() {
+            return Ok(());
+        }
+        self.units.keep(&self.wanted);
+        self.issue_range(self.sequencer.tail())
+    }
+
+    fn issue_range(&mut self, range: std::ops::Range<usize>) -> Result<(), StepError> {
+        for index in range {
+            let command = &self.sequencer.program().commands[index];
+            issue(&mut *self.units, command).map_err(|source| StepError::Command {
+                index,
+                mnemonic: command.info().mnemonic,
+                layer: command.layer(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn logits(&mut self) -> Logits<'_> {
+        let vocab = self.program().width(Slot::Logits).unwrap_or(0);
+        if self.wanted.is_empty() || vocab == 0 {
+            return Logits { values: &[], vocab };
+        }
+        Logits { values: self.units.slot(Slot::Logits), vocab }
+    }
+}
+
+/// Rows of each embedding, and of its learned positions.
+fn embedded(program: &Program) -> impl Iterator<Item = (usize, Option<usize>)> {
+    program.commands.iter().filter_map(|command| match command {
+        Command::Embed { table, positions, .. } => {
+            let rows = |id| program.tensor(id).map(|t| t.rows);
+            Some((rows(*table)?, positions.and_then(rows)))
+        }
+        _ => None,
+    })
+}
+
+fn check(sequencer: &Sequencer, capacity: Capacity) -> Result<(), ModelError> {
+    let program = sequencer.program();
+    let positions = embedded(program).filter_map(|(_, positions)| positions);
+    let limit = positions.min().map_or(program.max_pos, |rows| rows.min(program.max_pos));
+    for (what, given, limit) in
+        [("the context", capacity.ctx, limit), ("the rows of one sequence in a step", capacity.step_rows, limit)]
+    {
+        if given == 0 || (what == "the context" && given > limit) {
+            return Err(ModelError::Capacity { what, given, limit });
+        }
+    }
+    Ok(())
+}

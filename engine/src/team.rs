@@ -1,0 +1,347 @@
+//! `Team`: a few persistent threads that run the parts of one command and meet before the next.
+//!
+//! Which member runs which part is fixed by the part's number, each part writes its own memory, and no part reads what
+//! another writes. So the number of threads is a matter of speed alone.
+//!
+//! Members wait for work spinning for a moment, then asleep; giving them work allocates nothing. Where the target has
+//! no threads the team is its caller alone.
+
+/// The threads of an engine, its caller included.
+pub struct Team {
+    #[cfg(not(target_family = "wasm"))]
+    crew: Option<crew::Crew>,
+    members: usize,
+}
+
+impl std::fmt::Debug for Team {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Team").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// Most members a team may have.
+pub const MAX_MEMBERS: usize = 256;
+
+impl Team {
+    /// A team of `members` threads, the caller being one of them: at least 1 and at most [`MAX_MEMBERS`]. When the
+    /// system gives fewer threads the team is smaller; [`Team::members`] says how many came.
+    #[must_use]
+    pub fn new(members: usize) -> Self {
+        let members = members.clamp(1, MAX_MEMBERS);
+        #[cfg(not(target_family = "wasm"))]
+        {
+            let crew = (members > 1).then(|| crew::Crew::new(members - 1));
+            let members = crew.as_ref().map_or(1, |crew| crew.len() + 1);
+            Self { crew, members }
+        }
+        #[cfg(target_family = "wasm")]
+        {
+            let _ = members;
+            Self { members: 1 }
+        }
+    }
+
+    /// Threads, the caller included.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.members
+    }
+
+    /// Run `job(0) … job(parts - 1)`, each once, and return when all are done. Parts go to members in contiguous runs.
+    ///
+    /// # Panics
+    /// A part's panic is carried to the caller once all members have stopped.
+    pub fn run(&mut self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
+        #[cfg(not(target_family = "wasm"))]
+        if parts > 1
+            && let Some(crew) = &mut self.crew
+        {
+            let members = self.members;
+            crew.run(&|member| {
+                for part in share(parts, member, members) {
+                    job(part);
+                }
+            });
+            return;
+        }
+        for part in 0..parts {
+            job(part);
+        }
+    }
+
+    /// Run `job(i, chunk i)` over the consecutive chunks of `chunk` elements (the last may be shorter).
+    pub fn chunks<T: Send>(&mut self, data: &mut [T], chunk: usize, job: &(dyn Fn(usize, &mut [T]) + Sync)) {
+        if data.is_empty() || chunk == 0 {
+            return;
+        }
+        let parts = Parts::new(data, chunk);
+        self.run(parts.count(), &|part| {
+            // SAFETY: `run` hands out each part number once.
+            job(part, unsafe { parts.get(part) });
+        });
+    }
+}
+
+/// The run of parts that a member takes.
+#[cfg(not(target_family = "wasm"))]
+fn share(parts: usize, member: usize, members: usize) -> std::ops::Range<usize> {
+    parts * member / members..parts * (member + 1) / members
+}
+
+/// A slice cut in chunks that different threads may hold at once.
+struct Parts<T> {
+    base: *mut T,
+    len: usize,
+    chunk: usize,
+}
+
+// SAFETY: a `Parts` only hands out disjoint chunks, each to one thread (the contract of `get`).
+unsafe impl<T: Send> Sync for Parts<T> {}
+
+impl<T> Parts<T> {
+    fn new(data: &mut [T], chunk: usize) -> Self {
+        Self { base: data.as_mut_ptr(), len: data.len(), chunk }
+    }
+
+    fn count(&self) -> usize {
+        self.len.div_ceil(self.chunk)
+    }
+
+    /// # Safety
+    /// While the slice given to `new` is borrowed, each part is taken at most once.
+    #[expect(clippy::mut_from_ref, reason = "disjoint chunks of one exclusive borrow, by the caller's promise")]
+    unsafe fn get(&self, part: usize) -> &mut [T] {
+        let start = (part * self.chunk).min(self.len);
+        let len = self.chunk.min(self.len - start);
+        // SAFETY: start + len lies within the slice; the caller takes each part once, so no two overlap.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(start), len) }
+    }
+}
+
+/// The rows of a slot, of which different threads may write different columns at once.
+pub struct Columns<'a> {
+    base: *mut f32,
+    rows: usize,
+    width: usize,
+    borrow: std::marker::PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: segments handed out are disjoint by the contract of `segment`.
+unsafe impl Sync for Columns<'_> {}
+
+impl<'a> Columns<'a> {
+    /// Rows of `width` elements; a rest shorter than a row is left out.
+    #[must_use]
+    pub fn new(values: &'a mut [f32], width: usize) -> Self {
+        let rows = values.len().checked_div(width).unwrap_or(0);
+        Self { base: values.as_mut_ptr(), rows, width, borrow: std::marker::PhantomData }
+    }
+
+    /// Columns `start .. start + len` of a row, cut to the row's end.
+    ///
+    /// # Safety
+    /// No two segments that overlap are held at once.
+    #[expect(clippy::mut_from_ref, reason = "disjoint segments of one exclusive borrow, by the caller's promise")]
+    #[must_use]
+    pub unsafe fn segment(&self, row: usize, start: usize, len: usize) -> &mut [f32] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        let start = start.min(self.width);
+        let len = len.min(self.width - start);
+        // SAFETY: the segment lies within row `row`; the caller holds no other that overlaps it.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(row * self.width + start), len) }
+    }
+}
+
+#[cfg(not(target_family = "wasm"))]
+mod crew {
+    use std::cell::UnsafeCell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    use std::thread::{JoinHandle, Thread};
+
+    /// Turns of the wait loop before a thread sleeps: tens of microseconds, longer than a step spends between two
+    /// commands that use the team.
+    const SPINS: u32 = 20_000;
+
+    /// What a member runs: the job of the present round, given the member's number.
+    type Job<'a> = dyn Fn(usize) + Sync + 'a;
+
+    struct Shared {
+        /// Number of the present round; a change of it publishes `round`.
+        number: AtomicU64,
+        /// The present round. Written by the caller between rounds only.
+        round: UnsafeCell<Option<Round>>,
+        /// Members that have not finished the present round.
+        pending: AtomicUsize,
+        panicked: AtomicBool,
+        quit: AtomicBool,
+    }
+
+    struct Round {
+        job: *const Job<'static>,
+        caller: Thread,
+    }
+
+    // SAFETY: `round` is written only while no member runs (pending == 0) and read only after `number` published it;
+    // the job it points to is Sync and outlives the round because `run` returns only when pending is 0.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above; nothing in it is bound to a thread.
+    unsafe impl Send for Shared {}
+
+    /// The members beside the caller.
+    pub(super) struct Crew {
+        shared: Arc<Shared>,
+        threads: Vec<JoinHandle<()>>,
+    }
+
+    impl Crew {
+        pub(super) fn new(count: usize) -> Self {
+            let shared = Arc::new(Shared {
+                number: AtomicU64::new(0),
+                round: UnsafeCell::new(None),
+                pending: AtomicUsize::new(0),
+                panicked: AtomicBool::new(false),
+                quit: AtomicBool::new(false),
+            });
+            let threads = (1..=count)
+                .map_while(|member| {
+                    let shared = Arc::clone(&shared);
+                    std::thread::Builder::new().name(format!("unit-{member}")).spawn(move || work(&shared, member)).ok()
+                })
+                .collect();
+            Self { shared, threads }
+        }
+
+        pub(super) fn len(&self) -> usize {
+            self.threads.len()
+        }
+
+        /// Run `job(member)` on every member, 0 being the caller, and wait for all.
+        pub(super) fn run(&mut self, job: &Job<'_>) {
+            let shared = &*self.shared;
+            // SAFETY: only the lifetime changes. No member keeps the pointer past the round: this function leaves only
+            // after every member has counted itself off, its own panic included.
+            let job_ptr = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
+            // SAFETY: pending is 0 between rounds, so no member reads `round` now.
+            unsafe { *shared.round.get() = Some(Round { job: job_ptr, caller: std::thread::current() }) };
+            shared.pending.store(self.threads.len(), Ordering::Relaxed);
+            shared.number.fetch_add(1, Ordering::Release);
+            for thread in &self.threads {
+                thread.thread().unpark();
+            }
+            let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+            wait(|| shared.pending.load(Ordering::Acquire) == 0);
+            if let Err(panic) = own {
+                resume_unwind(panic);
+            }
+            assert!(!shared.panicked.swap(false, Ordering::Relaxed), "a unit thread panicked; its message is above");
+        }
+    }
+
+    impl Drop for Crew {
+        fn drop(&mut self) {
+            self.shared.quit.store(true, Ordering::Relaxed);
+            self.shared.number.fetch_add(1, Ordering::Release);
+            for thread in self.threads.drain(..) {
+                thread.thread().unpark();
+                // A member that panicked has said so in `run`.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn work(shared: &Shared, member: usize) {
+        let mut seen = 0;
+        loop {
+            wait(|| shared.number.load(Ordering::Acquire) != seen);
+            seen = shared.number.load(Ordering::Acquire);
+            if shared.quit.load(Ordering::Relaxed) {
+                return;
+            }
+            // SAFETY: the round was published by `number` and stays until this member has counted itself off.
+            let Some(round) = (unsafe { &*shared.round.get() }) else { continue };
+            let caller = round.caller.clone();
+            // SAFETY: the caller keeps the job alive until pending is 0.
+            let job = unsafe { &*round.job };
+            if catch_unwind(AssertUnwindSafe(|| job(member))).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+            if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+                caller.unpark();
+            }
+        }
+    }
+
+    /// Wait until `ready`: spinning first, then asleep between wake-ups. Whoever makes it ready unparks this thread.
+    fn wait(ready: impl Fn() -> bool) {
+        for _ in 0..SPINS {
+            if ready() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while !ready() {
+            std::thread::park();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_part_runs_once_for_any_number_of_members() {
+        for members in [1, 2, 3, 7] {
+            let mut team = Team::new(members);
+            for parts in [0, 1, 2, 5, 64] {
+                let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                team.run(parts, &|part| {
+                    counts[part].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{members} members, {parts} parts");
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_the_data() {
+        let mut team = Team::new(2);
+        let mut data = vec![0_usize; 103];
+        team.chunks(&mut data, 10, &|index, chunk| chunk.iter_mut().for_each(|v| *v += index + 1));
+        assert!(data.iter().enumerate().all(|(i, v)| *v == i / 10 + 1));
+    }
+
+    #[test]
+    fn rounds_follow_one_another_and_a_sleeping_member_wakes() {
+        let mut team = Team::new(2);
+        let total = AtomicUsize::new(0);
+        for round in 0..2000 {
+            if round % 500 == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            team.run(2, &|part| {
+                total.fetch_add(part + 1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(total.load(Ordering::Relaxed), 6000);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+        let mut team = Team::new(2);
+        for bad in [0, 1] {
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                team.run(2, &|part| assert_ne!(part, bad, "wanted"));
+            }));
+            assert!(caught.is_err());
+        }
+        let total = AtomicUsize::new(0);
+        team.run(2, &|_| {
+            total.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(total.load(Ordering::Relaxed), 2);
+    }
+}
