@@ -50,6 +50,20 @@ pub enum Role {
     Constant,
 }
 
+impl Role {
+    /// The command writes the slot, or some of it.
+    #[must_use]
+    pub const fn writes(self) -> bool {
+        matches!(self, Role::Write | Role::Update | Role::Part)
+    }
+
+    /// The command reads the slot, or some of it.
+    #[must_use]
+    pub const fn reads(self) -> bool {
+        matches!(self, Role::Read | Role::Update)
+    }
+}
+
 /// One field of a command as the table describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldInfo {

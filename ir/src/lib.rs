@@ -4,6 +4,7 @@
 //! **Invariant**: no I/O, no weights, no family. One table ([`command::OPS`]) defines every command; the enum, the word
 //! codec, the text form and the ISA reference derive from it.
 
+pub mod access;
 pub mod command;
 pub mod digest;
 pub mod error;
@@ -14,7 +15,11 @@ pub mod program;
 pub mod slot;
 pub mod spec;
 pub mod text;
+pub mod verify;
 pub mod word;
+
+#[cfg(test)]
+mod tests;
 
 pub use command::{Command, Const, LayerId, Offset, RopeId};
 pub use digest::spec_digest;
@@ -24,4 +29,5 @@ pub use numerics::{ActFormat, Numerics, WeightFormat};
 pub use program::{Cut, Identity, Lowered, Program, SlotInfo, Tensor, TensorId, TensorKind};
 pub use slot::Slot;
 pub use spec::Spec;
+pub use verify::{Defects, Ends, verify, verify_part};
 pub use word::Word;
