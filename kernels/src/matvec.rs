@@ -1,1 +1,194 @@
-//! The array unit.
+//! The array unit: `y = W x` for every token-row of a step while each byte of `W` is read from memory once.
+//!
+//! A matrix lies in tiles of 16 output rows ([`MatrixLayout`]); a step's rows come quantised in [`Acts`]; [`Matvec`]
+//! names the operands of one call and [`OutTiles`] the part of the output that a thread may write.
+//!
+//! Bits: block `b` of a row adds to lane `b mod L`, ascending, high limb before low limb, each an addition rounded to
+//! f32 of an exact product; then the lanes are halved, `lane[i] += lane[i + s]` for `s = L/2, L/4 … 1`; then the bias
+//! is added, rounded once and flushed as any operation of the vector unit is.
+
+mod acts;
+mod layout;
+mod out;
+
+pub use acts::{ActError, ActRows, Acts};
+pub use layout::{LayoutError, Matrix, MatrixLayout, Stack, StackLayout, TILE_ROWS};
+pub use out::{OutError, OutTiles};
+
+#[cfg(any(target_arch = "x86_64", test))]
+pub(crate) use layout::BLOCK_BYTES;
+pub(crate) use layout::ZERO;
+
+use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales, fold};
+use crate::flush::add;
+use crate::format::Lanes;
+use crate::gate::Units;
+
+/// Why operands do not fit one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// The rows have another width than the matrix.
+    #[error("the matrix has {matrix} columns, the quantised rows {acts}")]
+    Columns {
+        /// Columns of the matrix.
+        matrix: usize,
+        /// Columns of the quantised rows.
+        acts: usize,
+    },
+    /// The bias has another length than the matrix has rows.
+    #[error("the matrix has {rows} rows, the bias {bias} elements")]
+    Bias {
+        /// Rows of the matrix.
+        rows: usize,
+        /// Elements of the bias.
+        bias: usize,
+    },
+    /// A picked row does not exist.
+    #[error("row {given} of {rows} quantised rows is asked for")]
+    Row {
+        /// Row asked for.
+        given: usize,
+        /// Quantised rows.
+        rows: usize,
+    },
+    /// The output is made for another shape.
+    #[error("the output takes {out_tokens} rows of {out_rows}, the call makes {tokens} of {rows}")]
+    Output {
+        /// Token-rows of the output.
+        out_tokens: usize,
+        /// Matrix rows of the output.
+        out_rows: usize,
+        /// Token-rows of the call.
+        tokens: usize,
+        /// Rows of the matrix.
+        rows: usize,
+    },
+}
+
+/// One call of the array unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Matvec<'a> {
+    matrix: Matrix<'a>,
+    acts: &'a Acts,
+    picked: Option<&'a [usize]>,
+    bias: Option<&'a [f32]>,
+    lanes: Lanes,
+}
+
+impl<'a> Matvec<'a> {
+    /// `y[t] = matrix * acts[t] (+ bias)` for every quantised row.
+    ///
+    /// # Errors
+    /// The shapes differ.
+    pub fn new(matrix: Matrix<'a>, acts: &'a Acts, bias: Option<&'a [f32]>, lanes: Lanes) -> Result<Self, ShapeError> {
+        let layout = matrix.layout();
+        if layout.cols() != acts.cols() {
+            return Err(ShapeError::Columns { matrix: layout.cols(), acts: acts.cols() });
+        }
+        if let Some(bias) = bias.filter(|b| b.len() != layout.rows()) {
+            return Err(ShapeError::Bias { rows: layout.rows(), bias: bias.len() });
+        }
+        Ok(Self { matrix, acts, picked: None, bias, lanes })
+    }
+
+    /// The same for a list of quantised rows: output `i` is made from row `rows[i]`, as an expert sees only the rows
+    /// that picked it.
+    ///
+    /// # Errors
+    /// A row does not exist.
+    pub fn picked(mut self, rows: &'a [usize]) -> Result<Self, ShapeError> {
+        if let Some(&given) = rows.iter().find(|r| **r >= self.acts.rows()) {
+            return Err(ShapeError::Row { given, rows: self.acts.rows() });
+        }
+        self.picked = Some(rows);
+        Ok(self)
+    }
+
+    /// Rows of output.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.picked.map_or(self.acts.rows(), <[usize]>::len)
+    }
+
+    /// The matrix.
+    #[must_use]
+    pub fn matrix(&self) -> Matrix<'a> {
+        self.matrix
+    }
+
+    /// Make the output's tiles; returns the bytes of weights that were streamed: each tile counts once whatever the
+    /// number of rows.
+    ///
+    /// # Errors
+    /// The output is made for another shape.
+    pub fn run(&self, units: &Units, out: &mut OutTiles<'_>) -> Result<u64, ShapeError> {
+        let tiles = out.tiles();
+        for tile in tiles.clone() {
+            self.tile(units, tile, out)?;
+        }
+        Ok(if self.tokens() == 0 { 0 } else { (tiles.len() * self.matrix.layout().tile_bytes()) as u64 })
+    }
+
+    fn tile(&self, units: &Units, tile: usize, out: &mut OutTiles<'_>) -> Result<(), ShapeError> {
+        let layout = self.matrix.layout();
+        let (tokens, rows) = (self.tokens(), layout.rows());
+        if out.tokens() != tokens || out.rows() != rows {
+            return Err(ShapeError::Output { out_tokens: out.tokens(), out_rows: out.rows(), tokens, rows });
+        }
+        let mut first = 0;
+        while first < tokens {
+            let n = GROUP.min(tokens - first);
+            let results = self.group(units, tile, first, n);
+            for (i, result) in results[..n].iter().enumerate() {
+                out.write(tile, first + i, result);
+            }
+            first += n;
+        }
+        Ok(())
+    }
+
+    /// The 16 outputs of a tile for rows `first .. first + n`, bias included.
+    #[inline]
+    pub(crate) fn group(&self, units: &Units, tile: usize, first: usize, n: usize) -> [[f32; TILE_ROWS]; GROUP] {
+        self.group_by(units.array(), tile, first, n)
+    }
+
+    pub(crate) fn group_by(
+        &self,
+        form: &dyn ArrayForm,
+        tile: usize,
+        first: usize,
+        n: usize,
+    ) -> [[f32; TILE_ROWS]; GROUP] {
+        let layout = self.matrix.layout();
+        let (bases, codes, elements) = self.matrix.tile_parts(tile);
+        let mut rows = [0; GROUP];
+        for (i, row) in rows[..n].iter_mut().enumerate() {
+            *row = self.picked.map_or(first + i, |p| p[first + i]);
+        }
+        let lane_count = self.lanes.count();
+        let mut store = [[0.0; TILE_ROWS]; GROUP * Lanes::MAX];
+        let lanes = &mut store[..n * lane_count];
+        let run = Run {
+            elements,
+            stride: layout.block_bytes(),
+            blocks: layout.blocks(),
+            scales: Scales::Codes { bases, codes },
+            acts: self.acts,
+            first_act: 0,
+            first_lane: 0,
+            lanes: lane_count,
+        };
+        form.accumulate(&run, &rows[..n], lanes);
+        let mut results = [[0.0; TILE_ROWS]; GROUP];
+        for (lanes, result) in lanes.chunks_exact_mut(lane_count).zip(&mut results) {
+            *result = fold(lanes);
+            if let Some(bias) = self.bias {
+                for (y, b) in result.iter_mut().zip(&bias[tile * TILE_ROWS..]) {
+                    *y = add(*y, *b);
+                }
+            }
+        }
+        results
+    }
+}

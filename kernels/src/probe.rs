@@ -1,1 +1,101 @@
-//! The kernel probe.
+//! The kernel probe: one seeded product of matrices through the array unit, hashed; every device must print the pin.
+
+use crate::cpu::matvec::ArrayForm;
+use crate::format::{Lanes, Limbs};
+use crate::matvec::{Acts, Matrix, MatrixLayout, Matvec};
+use sha2::{Digest, Sha256};
+
+/// SHA-256 over the bits of the probe's results, row by row, little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Probe(pub [u8; 32]);
+
+impl Probe {
+    /// The probe of a pin.
+    const fn from_hex(hex: &str) -> Self {
+        const fn digit(c: u8) -> u8 {
+            if c < b'a' { c - b'0' } else { c - b'a' + 10 }
+        }
+        let (hex, mut bytes, mut i) = (hex.as_bytes(), [0; 32], 0);
+        while i < 32 {
+            bytes[i] = digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]);
+            i += 1;
+        }
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Display for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The array unit's probe.
+pub const ARRAY: Probe = Probe::from_hex("54497ad3de3102e48ec069d0c40aa8c08994b8991e6dfcfdc2d6651e07b34e5c");
+
+/// Matrix rows, columns and token-rows of the probe.
+const SHAPE: (usize, usize, usize) = (40, 330, 5);
+
+/// The probe of one form: a matrix and rows drawn from a seed, quantised and multiplied at the default numerics.
+pub(crate) fn array(form: &dyn ArrayForm) -> Probe {
+    let (rows, cols, tokens) = SHAPE;
+    let seed = &mut Seed::new(0x776f_7264_6c69_6e65);
+    let Ok(layout) = MatrixLayout::new(rows, cols) else { return Probe([0; 32]) };
+    let mut bytes = vec![0; layout.bytes()];
+    for (tile, out) in bytes.chunks_exact_mut(layout.tile_bytes()).enumerate() {
+        let values: Vec<f32> = (0..layout.tile_rows(tile).len() * cols).map(|_| seed.value()).collect();
+        if layout.pack_tile(tile, &values, out).is_err() {
+            return Probe([0; 32]);
+        }
+    }
+    let mut acts = Acts::new();
+    let mut places = acts.shape(tokens, cols, Limbs::Two);
+    for row in 0..tokens {
+        let values: Vec<f32> = (0..cols).map(|_| seed.value()).collect();
+        if form.quantise(&values, Limbs::Two, &mut places.space(row)).is_err() {
+            return Probe([0; 32]);
+        }
+    }
+    let mut hash = Sha256::new();
+    let results = Matrix::new(layout, &bytes).ok().and_then(|m| Matvec::new(m, &acts, None, Lanes::default()).ok());
+    let Some(call) = results else { return Probe([0; 32]) };
+    let tiles: Vec<_> = (0..layout.tiles()).map(|tile| call.group_by(form, tile, 0, tokens)).collect();
+    for token in 0..tokens {
+        let row = tiles.iter().flat_map(|tile| tile[token]).take(rows);
+        row.for_each(|y| hash.update(y.to_bits().to_le_bytes()));
+    }
+    Probe(hash.finalize().into())
+}
+
+/// A stream of integers that is the same everywhere (splitmix64).
+pub(crate) struct Seed(u64);
+
+impl Seed {
+    pub(crate) fn new(start: u64) -> Self {
+        Self(start)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// An integer below `limit`, at most 2^32.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        ((self.next() >> 32) * limit) >> 32
+    }
+
+    /// A value in -1..1 times a power of two from 2^-6 to 2^1.
+    pub(crate) fn value(&mut self) -> f32 {
+        let (unit, e) = (self.below(1 << 24) as i32 - (1 << 23), self.below(8) as i32 - 29);
+        unit as f32 * crate::format::pow2(e)
+    }
+}

@@ -1,1 +1,210 @@
-//! CPU forms of the array unit.
+//! CPU forms of the array unit: what every form does, and the mirror that defines it.
+
+use crate::format::{BLOCK, Cause, Limbs, limbs_of, max_bits, pow2, pow2_exponent, quantise_pow2, scale_value};
+use crate::gate::Form;
+use crate::matvec::{Acts, TILE_ROWS};
+
+/// Most rows in one call of a form.
+pub(crate) const GROUP: usize = 16;
+
+/// Scales of the blocks of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scales<'a> {
+    /// The 16 rows' bases, and 16 scale bytes a block.
+    Codes { bases: &'a [u8; TILE_ROWS], codes: &'a [u8] },
+    /// Every scale is 1.
+    Unit,
+}
+
+/// A run of blocks of one tile and the quantised rows that meet them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<'a> {
+    /// Elements of the first block, and of those `stride` bytes on.
+    pub(crate) elements: &'a [u8],
+    pub(crate) stride: usize,
+    pub(crate) blocks: usize,
+    pub(crate) scales: Scales<'a>,
+    pub(crate) acts: &'a Acts,
+    /// The rows' block that meets the first block.
+    pub(crate) first_act: usize,
+    /// The lane of the first block.
+    pub(crate) first_lane: usize,
+    /// Lanes, a power of two.
+    pub(crate) lanes: usize,
+}
+
+impl Run<'_> {
+    /// Panic unless everything that a form will touch is there; forms rely on it.
+    #[inline(always)]
+    pub(crate) fn check(&self, rows: &[usize], lanes: &[[f32; TILE_ROWS]]) {
+        let acts = self.acts;
+        assert!(self.blocks == 0 || self.elements.len() >= (self.blocks - 1) * self.stride + BLOCK * TILE_ROWS);
+        assert!(self.first_act + self.blocks <= acts.blocks() && rows.iter().all(|r| *r < acts.rows()));
+        assert!(self.lanes.is_power_of_two() && rows.len() <= GROUP && lanes.len() == rows.len() * self.lanes);
+        if let Scales::Codes { codes, .. } = self.scales {
+            assert!(codes.len() >= self.blocks * TILE_ROWS);
+        }
+        let n = acts.rows() * acts.blocks();
+        assert!(acts.scale().len() >= n && acts.fix().len() >= n * acts.limbs());
+        assert!(acts.q8().len() >= n * acts.limbs() * BLOCK && acts.q16().len() >= n * acts.limbs() * BLOCK);
+    }
+
+    /// Lane of block `b` of the run.
+    #[inline(always)]
+    pub(crate) fn lane(&self, b: usize) -> usize {
+        (self.first_lane.wrapping_add(b)) & (self.lanes.wrapping_sub(1))
+    }
+}
+
+/// Space for one or more quantised rows; see [`Acts`] for the order.
+#[derive(Debug)]
+pub(crate) struct RowOut<'a> {
+    pub(crate) q8: &'a mut [i8],
+    pub(crate) q16: &'a mut [i16],
+    pub(crate) fix: &'a mut [i32],
+    pub(crate) scale: &'a mut [f32],
+}
+
+impl<'a> RowOut<'a> {
+    /// Space of the first `n` blocks, and the rest.
+    pub(crate) fn split_at(self, n: usize, limbs: usize) -> (Self, Self) {
+        let (q8, q8_rest) = self.q8.split_at_mut(n * limbs * BLOCK);
+        let (q16, q16_rest) = self.q16.split_at_mut(n * limbs * BLOCK);
+        let (fix, fix_rest) = self.fix.split_at_mut(n * limbs);
+        let (scale, scale_rest) = self.scale.split_at_mut(n);
+        (Self { q8, q16, fix, scale }, Self { q8: q8_rest, q16: q16_rest, fix: fix_rest, scale: scale_rest })
+    }
+
+    /// Space of one row.
+    pub(crate) fn row(&mut self, row: usize, blocks: usize, limbs: usize) -> RowOut<'_> {
+        let n = blocks * limbs;
+        RowOut {
+            q8: &mut self.q8[row * n * BLOCK..][..n * BLOCK],
+            q16: &mut self.q16[row * n * BLOCK..][..n * BLOCK],
+            fix: &mut self.fix[row * n..][..n],
+            scale: &mut self.scale[row * blocks..][..blocks],
+        }
+    }
+}
+
+/// One form of the array unit.
+pub(crate) trait ArrayForm: Send + Sync {
+    /// Which.
+    fn form(&self) -> Form;
+
+    /// Add every block of the run to its lane, for each of the rows: `lanes[i * run.lanes + lane][r]` is the lane of
+    /// `rows[i]` and the tile's row `r`.
+    fn accumulate(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]);
+
+    /// Quantise one row; `out` holds exactly its blocks.
+    fn quantise(&self, row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)>;
+}
+
+/// The definition of the bits: one product, one addition at a time.
+#[derive(Debug)]
+pub(crate) struct Mirror;
+
+impl ArrayForm for Mirror {
+    fn form(&self) -> Form {
+        Form::Mirror
+    }
+
+    fn accumulate(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
+        run.check(rows, lanes);
+        let acts = run.acts;
+        for (&row, lanes) in rows.iter().zip(lanes.chunks_exact_mut(run.lanes)) {
+            for b in 0..run.blocks {
+                let act = row * acts.blocks() + run.first_act + b;
+                let elements = &run.elements[b * run.stride..][..BLOCK * TILE_ROWS];
+                for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
+                    let weight = match run.scales {
+                        Scales::Codes { bases, codes } => scale_value(bases[r] as i8, codes[b * TILE_ROWS + r]),
+                        Scales::Unit => 1.0,
+                    };
+                    let scale = weight * acts.scale()[act];
+                    for limb in 0..acts.limbs() {
+                        let q = &acts.q8()[(act * acts.limbs() + limb) * BLOCK..][..BLOCK];
+                        let sum: i32 = (0..BLOCK).map(|k| i32::from(element(elements, r, k)) * i32::from(q[k])).sum();
+                        let place = if limb + 1 < acts.limbs() { 256.0 } else { 1.0 };
+                        *lane += sum as f32 * (scale * place);
+                    }
+                }
+            }
+        }
+    }
+
+    fn quantise(&self, row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
+        quantise_row(row, limbs, out)
+    }
+}
+
+/// Element of row `r` and column `k` of a block.
+fn element(elements: &[u8], r: usize, k: usize) -> i8 {
+    (elements[(k / 4 * TILE_ROWS + r) * 4 + k % 4] ^ crate::matvec::ZERO) as i8
+}
+
+/// The halving tree over the lanes of one row.
+#[inline]
+pub(crate) fn fold(lanes: &mut [[f32; TILE_ROWS]]) -> [f32; TILE_ROWS] {
+    let mut half = lanes.len() / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            for (a, b) in low.iter_mut().zip(high) {
+                *a += *b;
+            }
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// A row's blocks by the definition in [`crate::format`].
+#[inline(always)]
+pub(crate) fn quantise_row(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
+    match limbs {
+        Limbs::One => quantise_limbs::<1>(row, limbs, out),
+        Limbs::Two => quantise_limbs::<2>(row, limbs, out),
+    }
+}
+
+#[inline(always)]
+fn quantise_limbs<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
+    let q8 = out.q8.chunks_exact_mut(BLOCK * N);
+    let q16 = out.q16.chunks_exact_mut(BLOCK * N);
+    let places = q8.zip(q16).zip(out.fix.chunks_exact_mut(N)).zip(out.scale.iter_mut());
+    for ((block, part), (((q8, q16), fix), scale)) in row.chunks(BLOCK).enumerate().zip(places) {
+        let mut values = [0.0; BLOCK];
+        values[..part.len()].copy_from_slice(part);
+        let e = max_bits(&values).and_then(|max| pow2_exponent(max, limbs)).map_err(|cause| (block, cause))?;
+        *scale = pow2(e);
+        let mut q = [[0_i8; BLOCK]; N];
+        for (i, v) in values.iter().enumerate() {
+            let (hi, lo) = limbs_of(quantise_pow2(*v, e));
+            q[0][i] = hi;
+            q[N - 1][i] = lo;
+        }
+        for (limb, q) in q.iter().enumerate() {
+            q8[limb * BLOCK..][..BLOCK].copy_from_slice(q);
+            let mut wide = [0; BLOCK];
+            fix[limb] = widen(q, &mut wide);
+            q16[limb * BLOCK..][..BLOCK].copy_from_slice(&wide);
+        }
+    }
+    Ok(())
+}
+
+/// A limb widened and ordered `[8 quads][k, k+2, k+1, k+3]`; returns -128 times its sum.
+#[inline(always)]
+pub(crate) fn widen(limb: &[i8; BLOCK], wide: &mut [i16; BLOCK]) -> i32 {
+    let mut sum = 0_i32;
+    for (quad, out) in limb.chunks_exact(4).zip(wide.chunks_exact_mut(4)) {
+        for (out, k) in out.iter_mut().zip([0, 2, 1, 3]) {
+            *out = i16::from(quad[k]);
+        }
+    }
+    for q in limb {
+        sum = sum.wrapping_add(i32::from(*q));
+    }
+    sum.wrapping_mul(-128)
+}

@@ -4,4 +4,8 @@ pub(crate) mod attend;
 pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod matvec;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod matvec_avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod matvec_vnni;
 pub(crate) mod vector;
