@@ -1,0 +1,375 @@
+//! Synthetic Specs for tests: one for each family's shape, and any mixture of the options a Spec has.
+
+use wordline_ir::Spec;
+use wordline_ir::spec::{
+    Activation, Attention, DeltaNet, Ffn, Layer, Linear, Mixer, Mlp, Moe, Norm, NormKind, Rope, RopeScaling, RowRange,
+    SharedExpert, View, WeightLayout,
+};
+
+pub(crate) const HIDDEN: usize = 24;
+pub(crate) const VOCAB: usize = 40;
+
+pub(crate) fn linear(name: &str, out: usize, input: usize) -> Linear {
+    Linear { weight: View::whole(format!("{name}.weight"), &[out, input]), bias: None }
+}
+
+pub(crate) fn biased(name: &str, out: usize, input: usize) -> Linear {
+    Linear { bias: Some(View::whole(format!("{name}.bias"), &[out])), ..linear(name, out, input) }
+}
+
+/// Rows of one stored tensor.
+fn rows(name: &str, shape: &[usize], start: usize, end: usize, transpose: bool) -> View {
+    View::rows_of(name, shape, transpose, vec![RowRange { start, end }])
+}
+
+pub(crate) fn rms(name: &str, width: usize, eps: f32) -> Norm {
+    Norm { kind: NormKind::Rms, weight: View::whole(format!("{name}.weight"), &[width]), bias: None, eps }
+}
+
+fn rms_plus_one(name: &str, width: usize) -> Norm {
+    let norm = rms(name, width, 1e-6);
+    Norm { weight: norm.weight.clone().plus_one(), ..norm }
+}
+
+fn layer_norm(name: &str, width: usize) -> Norm {
+    let bias = Some(View::whole(format!("{name}.bias"), &[width]));
+    Norm { kind: NormKind::Ln, bias, ..rms(name, width, 1e-5) }
+}
+
+pub(crate) fn rope(rot: usize) -> Rope {
+    Rope { theta: 10_000.0, rot, interleaved: false, scaling: RopeScaling::Default }
+}
+
+pub(crate) fn attention(name: &str, heads: usize, kv_heads: usize, head_dim: usize) -> Attention {
+    Attention {
+        heads,
+        kv_heads,
+        head_dim,
+        v_dim: head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: None,
+        soft_cap: None,
+        rope: Some(rope(head_dim)),
+        q: linear(&format!("{name}.q"), heads * head_dim, HIDDEN),
+        k: linear(&format!("{name}.k"), kv_heads * head_dim, HIDDEN),
+        v: linear(&format!("{name}.v"), kv_heads * head_dim, HIDDEN),
+        gate: None,
+        q_norm: None,
+        k_norm: None,
+        o: linear(&format!("{name}.o"), HIDDEN, heads * head_dim),
+    }
+}
+
+pub(crate) fn delta(name: &str, key_heads: usize, value_heads: usize, key_dim: usize, value_dim: usize) -> DeltaNet {
+    let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
+    let channels = 2 * keys + values;
+    DeltaNet {
+        key_heads,
+        value_heads,
+        key_dim,
+        value_dim,
+        conv_taps: 4,
+        conv_act: Activation::Silu,
+        q_scale: 1.0 / (key_dim as f32).sqrt(),
+        l2_eps: 1e-6,
+        qkv: linear(&format!("{name}.qkv"), channels, HIDDEN),
+        z: linear(&format!("{name}.z"), values, HIDDEN),
+        b: linear(&format!("{name}.b"), value_heads, HIDDEN),
+        a: linear(&format!("{name}.a"), value_heads, HIDDEN),
+        conv: Linear { weight: View::whole(format!("{name}.conv"), &[channels, 1, 4]), bias: None },
+        a_log: View::whole(format!("{name}.a_log"), &[value_heads]),
+        dt_bias: View::whole(format!("{name}.dt_bias"), &[value_heads]),
+        norm: rms(&format!("{name}.norm"), value_dim, 1e-6),
+        o: linear(&format!("{name}.o"), HIDDEN, values),
+    }
+}
+
+pub(crate) fn mlp(name: &str, inter: usize, act: Activation, gated: bool) -> Mlp {
+    Mlp {
+        inter,
+        act,
+        gate: gated.then(|| linear(&format!("{name}.gate"), inter, HIDDEN)),
+        up: linear(&format!("{name}.up"), inter, HIDDEN),
+        down: linear(&format!("{name}.down"), HIDDEN, inter),
+    }
+}
+
+/// A stack of experts' matrices from one stored tensor an expert.
+fn stack(name: &str, experts: usize, rows: usize, cols: usize) -> View {
+    let parts: Vec<View> = (0..experts).map(|e| View::whole(format!("{name}.{e}"), &[rows, cols])).collect();
+    View::concat(&parts.iter().collect::<Vec<_>>()).expect("equal columns")
+}
+
+pub(crate) fn moe(name: &str, experts: usize, top_k: usize, shared: bool) -> Moe {
+    let inter = 6;
+    Moe {
+        experts,
+        top_k,
+        renormalise: true,
+        router: linear(&format!("{name}.router"), experts, HIDDEN),
+        inter,
+        act: Activation::Silu,
+        gate_up: stack(&format!("{name}.gate_up"), experts, 2 * inter, HIDDEN),
+        down: stack(&format!("{name}.down"), experts, HIDDEN, inter),
+        shared: shared.then(|| SharedExpert {
+            mlp: mlp(&format!("{name}.shared"), 10, Activation::Silu, true),
+            gate: Some(linear(&format!("{name}.shared_gate"), 1, HIDDEN)),
+        }),
+    }
+}
+
+pub(crate) fn layer(name: &str, mixer: Mixer, ffn: Ffn) -> Layer {
+    Layer {
+        pre_mixer: rms(&format!("{name}.norm1"), HIDDEN, 1e-5),
+        mixer,
+        post_mixer: None,
+        pre_ffn: rms(&format!("{name}.norm2"), HIDDEN, 1e-5),
+        ffn,
+        post_ffn: None,
+    }
+}
+
+pub(crate) fn spec(family: &str, layers: Vec<Layer>) -> Spec {
+    let embed = View::whole("embed.weight", &[VOCAB, HIDDEN]);
+    Spec {
+        family: family.to_owned(),
+        hidden: HIDDEN,
+        vocab: VOCAB,
+        max_pos: 256,
+        embed: embed.clone(),
+        positions: None,
+        embed_scale: 1.0,
+        layers,
+        final_norm: rms("norm", HIDDEN, 1e-5),
+        head: Linear { weight: embed, bias: None },
+        tie: true,
+        logit_cap: None,
+        logit_scale: 1.0,
+        qkv_fused: false,
+        weight_layout: WeightLayout::OutIn,
+    }
+}
+
+fn untied(spec: Spec) -> Spec {
+    Spec { head: linear("head", VOCAB, HIDDEN), tie: false, ..spec }
+}
+
+/// Layers made one by one.
+fn layers(n: usize, make: impl Fn(usize, &str) -> Layer) -> Vec<Layer> {
+    (0..n).map(|i| make(i, &format!("l{i}"))).collect()
+}
+
+fn dense(name: &str) -> Ffn {
+    Ffn::Dense(mlp(&format!("{name}.mlp"), 32, Activation::Silu, true))
+}
+
+pub(crate) fn llama() -> Spec {
+    let make = |_: usize, name: &str| {
+        let mut a = attention(name, 4, 2, 6);
+        if let Some(rope) = &mut a.rope {
+            rope.scaling =
+                RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original: 64 };
+        }
+        layer(name, Mixer::Attention(a), dense(name))
+    };
+    spec("llama", layers(2, make))
+}
+
+pub(crate) fn mistral() -> Spec {
+    let make = |_: usize, name: &str| {
+        let a = Attention { window: Some(8), ..attention(name, 4, 2, 6) };
+        layer(name, Mixer::Attention(a), dense(name))
+    };
+    untied(spec("mistral", layers(2, make)))
+}
+
+pub(crate) fn qwen2() -> Spec {
+    let make = |_: usize, name: &str| {
+        let mut a = attention(name, 4, 2, 6);
+        for (linear, label, out) in [(&mut a.q, "q", 24), (&mut a.k, "k", 12), (&mut a.v, "v", 12)] {
+            *linear = biased(&format!("{name}.{label}"), out, HIDDEN);
+        }
+        layer(name, Mixer::Attention(a), dense(name))
+    };
+    spec("qwen2", layers(2, make))
+}
+
+pub(crate) fn qwen3() -> Spec {
+    let make = |_: usize, name: &str| {
+        let a = Attention {
+            q_norm: Some(rms(&format!("{name}.q_norm"), 8, 1e-6)),
+            k_norm: Some(rms(&format!("{name}.k_norm"), 8, 1e-6)),
+            ..attention(name, 4, 1, 8)
+        };
+        layer(name, Mixer::Attention(a), dense(name))
+    };
+    untied(spec("qwen3", layers(2, make)))
+}
+
+/// Three delta nets, then a gated attention with partial rotary.
+fn hybrid(ffn: impl Fn(&str) -> Ffn) -> Vec<Layer> {
+    layers(4, |i, name| {
+        let mixer = if i == 3 {
+            // The stored q projection holds each head's query rows, then its gate's.
+            let runs = |first: usize| (0..2).map(move |h| RowRange { start: h * 16 + first, end: h * 16 + first + 8 });
+            let half = |first: usize| View::rows_of(format!("{name}.q"), &[32, HIDDEN], false, runs(first).collect());
+            let mut a = attention(name, 2, 1, 8);
+            a.q = Linear { weight: half(0), bias: None };
+            a.gate = Some(Linear { weight: half(8), bias: None });
+            a.q_norm = Some(rms_plus_one(&format!("{name}.q_norm"), 8));
+            a.k_norm = Some(rms_plus_one(&format!("{name}.k_norm"), 8));
+            a.rope = Some(rope(2));
+            Mixer::Attention(a)
+        } else {
+            Mixer::DeltaNet(delta(name, 2, 4, 4, 6))
+        };
+        let made = layer(name, mixer, ffn(name));
+        let (pre_mixer, pre_ffn) =
+            (rms_plus_one(&format!("{name}.n1"), HIDDEN), rms_plus_one(&format!("{name}.n2"), HIDDEN));
+        Layer { pre_mixer, pre_ffn, ..made }
+    })
+}
+
+pub(crate) fn qwen3_5() -> Spec {
+    spec("qwen3_5", hybrid(dense))
+}
+
+pub(crate) fn qwen3_next() -> Spec {
+    untied(spec("qwen3_next", hybrid(|name| Ffn::Moe(moe(&format!("{name}.moe"), 8, 3, true)))))
+}
+
+pub(crate) fn gpt2() -> Spec {
+    let make = |_: usize, name: &str| {
+        let stored = format!("{name}.c_attn");
+        let part = |i: usize| Linear {
+            weight: rows(&stored, &[HIDDEN, 3 * HIDDEN], i * HIDDEN, (i + 1) * HIDDEN, true),
+            bias: Some(rows(&format!("{name}.c_attn.bias"), &[3 * HIDDEN], i * HIDDEN, (i + 1) * HIDDEN, false)),
+        };
+        let conv1d = |label: &str, out: usize, input: usize| Linear {
+            weight: View::transposed(format!("{name}.{label}"), &[input, out]),
+            bias: Some(View::whole(format!("{name}.{label}.bias"), &[out])),
+        };
+        let a = Attention {
+            rope: None,
+            q: part(0),
+            k: part(1),
+            v: part(2),
+            o: conv1d("c_proj", HIDDEN, HIDDEN),
+            ..attention(name, 4, 4, 6)
+        };
+        let mlp = Mlp {
+            inter: 96,
+            act: Activation::GeluTanh,
+            gate: None,
+            up: conv1d("c_fc", 96, HIDDEN),
+            down: conv1d("c_proj2", HIDDEN, 96),
+        };
+        Layer {
+            pre_mixer: layer_norm(&format!("{name}.ln_1"), HIDDEN),
+            mixer: Mixer::Attention(a),
+            post_mixer: None,
+            pre_ffn: layer_norm(&format!("{name}.ln_2"), HIDDEN),
+            ffn: Ffn::Dense(mlp),
+            post_ffn: None,
+        }
+    };
+    Spec {
+        positions: Some(View::whole("wpe", &[256, HIDDEN])),
+        final_norm: layer_norm("ln_f", HIDDEN),
+        qkv_fused: true,
+        weight_layout: WeightLayout::InOut,
+        ..spec("gpt2", layers(2, make))
+    }
+}
+
+pub(crate) fn phi3() -> Spec {
+    let make = |_: usize, name: &str| {
+        let stored = format!("{name}.qkv");
+        let (q, kv) = (24, 12);
+        let shape = [q + 2 * kv, HIDDEN];
+        let part =
+            |start: usize, len: usize| Linear { weight: rows(&stored, &shape, start, start + len, false), bias: None };
+        let scaling = RopeScaling::LongRope {
+            short: vec![1.0, 1.25],
+            long: vec![2.0, 4.0],
+            original: 64,
+            attention_factor: 1.19,
+        };
+        let a = Attention {
+            rope: Some(Rope { scaling, ..rope(4) }),
+            q: part(0, q),
+            k: part(q, kv),
+            v: part(q + kv, kv),
+            ..attention(name, 4, 2, 6)
+        };
+        let stored = format!("{name}.gate_up");
+        let half = |i: usize| Linear { weight: rows(&stored, &[64, HIDDEN], i * 32, (i + 1) * 32, false), bias: None };
+        let mlp = Mlp { gate: Some(half(0)), up: half(1), ..mlp(name, 32, Activation::Silu, true) };
+        layer(name, Mixer::Attention(a), Ffn::Dense(mlp))
+    };
+    Spec { qkv_fused: true, ..untied(spec("phi3", layers(2, make))) }
+}
+
+pub(crate) fn gemma3() -> Spec {
+    let make = |i: usize, name: &str| {
+        let local = i.is_multiple_of(2);
+        let a = Attention {
+            window: local.then_some(8),
+            rope: Some(Rope { theta: if local { 10_000.0 } else { 1_000_000.0 }, ..rope(8) }),
+            q_norm: Some(rms_plus_one(&format!("{name}.q_norm"), 8)),
+            k_norm: Some(rms_plus_one(&format!("{name}.k_norm"), 8)),
+            soft_cap: Some(50.0),
+            ..attention(name, 2, 1, 8)
+        };
+        Layer {
+            pre_mixer: rms_plus_one(&format!("{name}.n1"), HIDDEN),
+            mixer: Mixer::Attention(a),
+            post_mixer: Some(rms_plus_one(&format!("{name}.n2"), HIDDEN)),
+            pre_ffn: rms_plus_one(&format!("{name}.n3"), HIDDEN),
+            ffn: Ffn::Dense(mlp(name, 32, Activation::GeluTanh, true)),
+            post_ffn: Some(rms_plus_one(&format!("{name}.n4"), HIDDEN)),
+        }
+    };
+    Spec { embed_scale: 4.898_979_5, logit_cap: Some(30.0), ..spec("gemma3", layers(2, make)) }
+}
+
+/// What no given family has: interleaved rotary, gelu by erf, relu, a logit scale, q, k and v with unlike biases, a head
+/// norm of q alone, value heads of another width, a mixture without a shared expert or renormalisation, an ungated shared
+/// expert, post norms around a delta net and a mixture.
+pub(crate) fn oddities() -> Spec {
+    let mut first = attention("l0", 4, 2, 6);
+    first.rope = Some(Rope { interleaved: true, ..rope(6) });
+    first.q = biased("l0.q", 24, HIDDEN);
+    first.q_norm = Some(rms("l0.q_norm", 6, 1e-6));
+    let mut second = attention("l1", 4, 2, 6);
+    second.rope = Some(Rope { interleaved: true, ..rope(4) });
+    second.k.weight = second.k.weight.plus_one();
+    second.k_norm = Some(rms("l1.k_norm", 6, 1e-6));
+    let mut third = delta("l2", 2, 2, 4, 6);
+    third.conv.bias = Some(View::whole("l2.conv.bias", &[28]));
+    third.conv_act = Activation::Relu;
+    third.b = biased("l2.b", 2, HIDDEN);
+    third.q_scale = 1.0;
+    let mut experts = moe("l1.moe", 5, 2, false);
+    experts.renormalise = false;
+    let mut open = moe("l2.moe", 5, 2, true);
+    open.router = biased("l2.router", 5, HIDDEN);
+    if let Some(shared) = &mut open.shared {
+        shared.gate = None;
+        shared.mlp.act = Activation::GeluErf;
+    }
+    let mut last = layer("l2", Mixer::DeltaNet(third), Ffn::Moe(open));
+    last.post_mixer = Some(rms("l2.post1", HIDDEN, 1e-6));
+    last.post_ffn = Some(rms("l2.post2", HIDDEN, 1e-6));
+    let made = vec![
+        layer("l0", Mixer::Attention(first), Ffn::Dense(mlp("l0", 20, Activation::Relu, false))),
+        layer("l1", Mixer::Attention(second), Ffn::Moe(experts)),
+        last,
+    ];
+    Spec { logit_scale: 0.25, head: biased("head", VOCAB, HIDDEN), tie: false, ..spec("oddities", made) }
+}
+
+/// One Spec of every family's shape, and the oddities.
+pub(crate) fn families() -> Vec<Spec> {
+    vec![llama(), mistral(), qwen2(), qwen3(), qwen3_5(), qwen3_next(), gpt2(), phi3(), gemma3(), oddities()]
+}
