@@ -80,14 +80,8 @@ impl Place {
 
     /// The largest value the field's bits hold.
     #[must_use]
-    pub const fn limit(self) -> u32 {
-        match self {
-            Place::Slot(_) => 0x1f,
-            Place::Tensor(_) | Place::Offset => 0xf_ffff,
-            Place::Count(_) => 0xffff,
-            Place::Table => 0xff,
-            Place::Constant => u32::MAX,
-        }
+    pub fn limit(self) -> u32 {
+        self.bits().all_ones()
     }
 }
 

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 macro_rules! slots {
-    ($($(#[$doc:meta])* $name:ident = $code:literal $text:literal,)+) => {
+    ($(#[doc = $doc:literal] $name:ident = $code:literal $text:literal,)+) => {
         /// A vector each token-row of a step carries, one of the token-row store's slots. Its width is the program's.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[repr(u8)]
-        pub enum Slot { $($(#[$doc])* $name = $code,)+ }
+        pub enum Slot { $(#[doc = $doc] $name = $code,)+ }
 
         impl Slot {
             /// Every slot, by code.
@@ -24,6 +24,12 @@ macro_rules! slots {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Slot::$name => $text,)+ }
+            }
+
+            /// What it holds.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Slot::$name => $doc.trim(),)+ }
             }
         }
     };

@@ -230,6 +230,28 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
+impl Rope {
+    /// Every number of the recipe is finite.
+    #[must_use]
+    pub fn is_finite(&self) -> bool {
+        let all = |values: &[f64]| values.iter().all(|v| v.is_finite());
+        self.theta.is_finite()
+            && match &self.scaling {
+                RopeScaling::Default => true,
+                RopeScaling::Linear { factor } | RopeScaling::Dynamic { factor, original: _ } => factor.is_finite(),
+                RopeScaling::Yarn { factor, original: _, beta_fast, beta_slow, truncate: _, attention_factor } => {
+                    all(&[*factor, *beta_fast, *beta_slow, *attention_factor])
+                }
+                RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original: _ } => {
+                    all(&[*factor, *low_freq_factor, *high_freq_factor])
+                }
+                RopeScaling::LongRope { short, long, original: _, attention_factor } => {
+                    all(short) && all(long) && attention_factor.is_finite()
+                }
+            }
+    }
+}
+
 /// Softmax attention.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {

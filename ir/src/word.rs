@@ -3,7 +3,7 @@
 //! [`FIELDS`] is the only description of the layout. Packing and unpacking walk it; what a field means to a command is
 //! the command table's business ([`OPS`](crate::command::OPS)).
 
-use crate::command::{Command, DecodeError, RawWord};
+use crate::command::{Command, DecodeError, Place, RawWord};
 use crate::{LayerId, Program, ProgramError};
 use bitvec::field::BitField;
 use bitvec::prelude::{BitArray, Lsb0};
@@ -56,6 +56,22 @@ fields! {
     155 20 "offset"
     175  8 "table"
     183 32 "constant"
+}
+
+impl Place {
+    /// The word's field at this place.
+    #[must_use]
+    pub fn bits(self) -> &'static FieldBits {
+        let index = match self {
+            Place::Slot(i) => 2 + i.min(6),
+            Place::Tensor(i) => 9 + i.min(1),
+            Place::Count(i) => 11 + i.min(3),
+            Place::Offset => 15,
+            Place::Table => 16,
+            Place::Constant => 17,
+        };
+        &FIELDS[index]
+    }
 }
 
 /// Bits that fields use; the rest are spare.

@@ -35,6 +35,7 @@ mod tables;
 pub use line::{TextError, TextErrorKind};
 pub use parse::parse;
 pub use print::{command_text, to_text, to_text_with_words};
+pub(crate) use print::{rope_text, tensor_text};
 
 /// Version of the text form.
 pub const TEXT_VERSION: u32 = 1;

@@ -81,12 +81,26 @@ fn header(out: &mut String, program: &Program) -> std::fmt::Result {
         writeln!(out, "slot {} {}", info.slot.name(), info.width)?;
     }
     out.push('\n');
-    program.tensors.iter().try_for_each(|tensor| self::tensor(out, tensor))?;
+    program.tensors.iter().for_each(|tensor| out.push_str(&tensor_text(tensor)));
     for (index, rope) in program.ropes.iter().enumerate() {
         out.push_str(if index == 0 { "\n" } else { "" });
-        self::rope(out, index, rope)?;
+        out.push_str(&rope_text(index, rope));
     }
     Ok(())
+}
+
+/// A tensor's lines: the entry and its view's parts.
+pub(crate) fn tensor_text(tensor: &Tensor) -> String {
+    let mut out = String::new();
+    let _ = self::tensor(&mut out, tensor);
+    out
+}
+
+/// A rotary recipe's line.
+pub(crate) fn rope_text(index: usize, rope: &Rope) -> String {
+    let mut out = String::new();
+    let _ = self::rope(&mut out, index, rope);
+    out
 }
 
 fn tensor(out: &mut String, tensor: &Tensor) -> std::fmt::Result {

@@ -104,8 +104,11 @@ impl Check<'_> {
     fn constant(&mut self, field: &'static str, value: f32) {
         let may_be_off = matches!(self.command, Command::Attend { .. });
         let (ok, need) = match field {
-            "eps" => (value >= 0.0, "finite and not below 0"),
-            "cap" if may_be_off => (value == 0.0 || value >= FLUSH, "0 for none, or finite and at least 2^-120"),
+            // A negative zero would be a second word for the same command.
+            "eps" => (value >= 0.0 && value.is_sign_positive(), "finite and not below 0"),
+            "cap" if may_be_off => {
+                (value.to_bits() == 0 || value >= FLUSH, "0 for none, or finite and at least 2^-120")
+            }
             "cap" => (value >= FLUSH, "finite and at least 2^-120"),
             _ => (true, "finite"),
         };
