@@ -7,7 +7,7 @@ Fields of an entry:
   without  list of config changes, each taking one special thing away (written into config.json, same weights): the
            logits must move by at least FELT for each, so that an engine which overlooks the thing cannot pass
   inert    config changes that must NOT move the logits (the framework stores the key and does not use it)
-  edit     name of a function in make_golden.py that edits the written files (tensor names, stray tensors, mixed types)
+  edit     name of a function in tiny.py that edits the written files (tensor names, stray tensors, mixed types)
   shared   how many first positions a whole-prompt prefill computes as single steps do; None for all. Tables that
            depend on the current length make a longer prefill differ by construction.
 """
