@@ -1,0 +1,52 @@
+//! What qwen3_next and qwen3_5 have in common: Gated DeltaNet layers with a gated attention layer every few.
+
+use super::attention::Heads;
+use super::decoder::Decoder;
+use super::deltanet::Delta;
+use super::error::ArchError;
+use super::layers::{Kind, every, given_types};
+use super::rope::{self, Recipe, Style};
+use wordline_ir::spec::{Ffn, Layer, Mixer};
+
+/// Every fourth layer attends when no key says otherwise.
+const INTERVAL: usize = 4;
+
+/// Rotary keys of both families; a quarter of each head turns unless a key says otherwise.
+const STYLE: Style = Style { partial: Some(0.25), ..Style::PLAIN };
+/// The same where image axes may be given.
+const STYLE_IMAGES: Style = Style { image_axes: true, ..STYLE };
+
+/// The layers and the rotary recipe of a hybrid whose layer i has the network `ffn(i)`.
+pub(super) fn layers(
+    model: &Decoder<'_>,
+    kv_default: usize,
+    image_axes: bool,
+    mut ffn: impl FnMut(usize) -> Result<Ffn, ArchError>,
+) -> Result<(Vec<Layer>, Recipe), ArchError> {
+    let keys = model.keys;
+    let interval = keys.size("full_attention_interval")?.unwrap_or(INTERVAL);
+    let kinds = match given_types(keys, model.layers, &[Kind::Full, Kind::Linear])? {
+        Some(kinds) => {
+            keys.note("full_attention_interval", "layer_types says which layers attend");
+            kinds
+        }
+        None => every(model.layers, interval, Kind::Linear, Kind::Full),
+    };
+    let Some(first) = kinds.iter().position(|kind| *kind == Kind::Full) else {
+        let key = if keys.given("layer_types") { "layer_types" } else { "full_attention_interval" };
+        return Err(keys.unsupported(key, "no layer attends, so nothing tells the heads' dimension"));
+    };
+    let heads = Heads::read(keys, &model.tensors, first, &model.hidden, Some(kv_default))?;
+    let heads = Heads { eps: model.eps, norms: true, centred: true, gated: true, ..heads };
+    let style = if image_axes { &STYLE_IMAGES } else { &STYLE };
+    let recipe = rope::read(keys, style, &heads.head_dim, model.max_pos)?;
+    let delta = Delta::read(keys, &model.hidden, model.act, model.eps)?;
+    let layers = kinds.iter().enumerate().map(|(layer, kind)| {
+        let mixer = match kind {
+            Kind::Linear => Mixer::DeltaNet(delta.layer(&model.tensors, layer)?),
+            _ => Mixer::Attention(heads.layer(&model.tensors, layer, recipe.rope.clone(), None)?),
+        };
+        model.layer(layer, mixer, ffn(layer)?)
+    });
+    Ok((layers.collect::<Result<_, _>>()?, recipe))
+}

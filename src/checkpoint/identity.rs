@@ -1,0 +1,81 @@
+//! What a checkpoint's weights are called: digests that change when the tensors, or the bytes behind them, do.
+
+use super::weights::Weights;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// Weight files of at most this many bytes in all are hashed whole.
+pub const WHOLE_LIMIT: u64 = 256 << 20;
+
+/// Pieces of a larger file that are hashed, evenly spaced, first and last included.
+const SAMPLES: usize = 64;
+/// Bytes in each piece.
+const SAMPLE_BYTES: usize = 64 << 10;
+
+impl Weights {
+    /// SHA-256 over the tensor index: every tensor's name, dtype, shape, file and byte range. Needs no tensor byte.
+    #[must_use]
+    pub fn index_digest(&self) -> String {
+        hex(&self.index_hasher().finalize())
+    }
+
+    /// SHA-256 over the tensor index and the content of the files: the key of a weight image.
+    ///
+    /// Up to [`WHOLE_LIMIT`] the content is every byte, so equal copies have equal identities. A larger checkpoint is
+    /// too long to hash at every start: its content is, for each file, the system's record of it (device, inode,
+    /// length, modification and change time to the nanosecond) and 64 pieces of its bytes. A write to the file moves
+    /// its change time, which no program can set back; a copy of such a checkpoint is another one.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let mut hasher = self.index_hasher();
+        let total: u64 = self.files.iter().map(|file| file.blob.bytes().len() as u64).sum();
+        for file in &self.files {
+            let bytes = file.blob.bytes();
+            if total <= WHOLE_LIMIT || file.blob.stamp.is_empty() {
+                hasher.update(Sha256::digest(bytes));
+            } else {
+                field(&mut hasher, file.blob.stamp.as_bytes());
+                hasher.update(samples(bytes));
+            }
+        }
+        hex(&hasher.finalize())
+    }
+
+    fn index_hasher(&self) -> Sha256 {
+        let mut hasher = Sha256::new();
+        for (file, entry) in self.entries() {
+            field(&mut hasher, entry.name.as_bytes());
+            field(&mut hasher, entry.dtype.to_string().as_bytes());
+            field(&mut hasher, file.as_bytes());
+            hasher.update((entry.shape.len() as u64).to_le_bytes());
+            entry.shape.iter().for_each(|dim| hasher.update((*dim as u64).to_le_bytes()));
+            hasher.update(entry.bytes.start.to_le_bytes());
+            hasher.update(entry.bytes.end.to_le_bytes());
+        }
+        hasher
+    }
+}
+
+/// A text with its length, so that no two lists of texts hash alike.
+fn field(hasher: &mut Sha256, text: &[u8]) {
+    hasher.update((text.len() as u64).to_le_bytes());
+    hasher.update(text);
+}
+
+fn samples(bytes: &[u8]) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    let last = bytes.len().saturating_sub(SAMPLE_BYTES);
+    for sample in 0..SAMPLES {
+        // In 128 bits: the product may not fit 64.
+        let start = (last as u128 * sample as u128 / (SAMPLES as u128 - 1)) as usize;
+        hasher.update(&bytes[start..bytes.len().min(start + SAMPLE_BYTES)]);
+    }
+    hasher.finalize().into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,3 @@
+//! Checkpoints: what is read, what is refused, and that every config key is accounted for.
+
+mod given;
