@@ -22,6 +22,7 @@
 //! - The program is the model: a step runs its commands, all of them, in order, and there is no other forward pass.
 //! - A result is a function of program, weights and tokens. Threads, batch, chunks and context length change no bit.
 
+pub mod image;
 pub mod model;
 pub mod reference;
 mod ropes;
@@ -30,6 +31,8 @@ pub mod source;
 pub mod state;
 pub mod store;
 pub mod team;
+#[cfg(test)]
+mod tests;
 pub mod units;
 
 pub use model::{EngineModel, Logits, ModelError, Row, SeqId, StepError};

@@ -5,7 +5,7 @@ use crate::units::{
     Rotate, RoutedMatvec, Scale, SoftCap, TopK, UnitError, Units,
 };
 use wordline_ir::command::DecodeError;
-use wordline_ir::{Command, LayerId, Program, ProgramError, Word};
+use wordline_ir::{Command, Defects, Ends, LayerId, Program, ProgramError, Word, verify_part};
 
 /// Why a list of words is no program the engine can run.
 #[derive(Debug, thiserror::Error)]
@@ -22,11 +22,8 @@ pub enum WordsError {
     #[error(transparent)]
     Encode(#[from] ProgramError),
     /// The words are commands, and the program is not sound.
-    #[error("the program is not sound:{}", defects.iter().map(|d| format!("\n  {d}")).collect::<String>())]
-    Unsound {
-        /// All that is wrong with it.
-        defects: Vec<String>,
-    },
+    #[error(transparent)]
+    Unsound(#[from] Defects),
 }
 
 /// A program as the engine runs it: decoded from its words and verified. Units and models are made from nothing else.
@@ -47,10 +44,18 @@ impl Sequencer {
             |(index, word): (usize, &Word)| word.decode().map_err(|source| WordsError::Decode { index, source });
         let commands = words.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
         let program = Program { commands, ..tables.clone() };
+        verify_part(&program, Ends::of(&program))?;
+        Ok(Self::unverified(program))
+    }
+
+    /// A sequencer over a program that was not verified, for tests that show what a defect does. Slots that nothing
+    /// wrote read as zeros; a program whose shapes do not agree may panic.
+    #[must_use]
+    pub fn unverified(program: Program) -> Self {
         let outside = |c: &Command| c.layer() == LayerId::OUTSIDE;
         let last = program.commands.iter().rposition(|c| !outside(c) || matches!(c, Command::Embed { .. }));
         let tail = last.map_or(0, |last| last + 1);
-        Ok(Self { program, tail })
+        Self { program, tail }
     }
 
     /// Encode a program's commands and decode them again.

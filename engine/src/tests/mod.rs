@@ -1,0 +1,67 @@
+//! What the engine promises, shown on small programs with random weights.
+
+mod bits;
+pub(crate) mod programs;
+mod sequences;
+mod sound;
+
+use crate::{Capacity, EngineModel, Linear, Row, SeqId, Sequencer};
+use wordline_ir::Program;
+
+/// How an engine under test is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Reference,
+    Baseline,
+}
+
+pub(crate) const KINDS: [Kind; 2] = [Kind::Reference, Kind::Baseline];
+
+pub(crate) const SEED: u64 = 11;
+
+pub(crate) fn capacity(ctx: usize) -> Capacity {
+    Capacity { ctx, step_rows: 64 }
+}
+
+/// An engine on a program's random weights.
+pub(crate) fn engine(kind: Kind, program: &Program, capacity: Capacity, threads: usize) -> EngineModel {
+    engine_of(kind, Sequencer::new(program).unwrap(), capacity, threads)
+}
+
+pub(crate) fn engine_of(kind: Kind, sequencer: Sequencer, capacity: Capacity, threads: usize) -> EngineModel {
+    let source = programs::weights(sequencer.program(), SEED);
+    match kind {
+        Kind::Reference => EngineModel::reference(sequencer, capacity, &source, Linear::Exact, threads).unwrap(),
+        Kind::Baseline => EngineModel::reference(sequencer, capacity, &source, Linear::Q8, threads).unwrap(),
+    }
+}
+
+/// Bits of results, compared whole and printed as a hash.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct Bits(pub(crate) Vec<u64>);
+
+impl Bits {
+    pub(crate) fn extend(&mut self, values: &[f32]) {
+        self.0.extend(values.iter().map(|v| u64::from(v.to_bits())));
+    }
+}
+
+impl std::fmt::Debug for Bits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hash = self.0.iter().fold(0, |hash: u64, v| (hash.rotate_left(5) ^ v).wrapping_mul(0x517c_c1b7_2722_0a95));
+        write!(f, "{} values, {hash:016x}", self.0.len())
+    }
+}
+
+/// The bits of the logits of every token of one sequence, taken in steps of these sizes (over and over).
+pub(crate) fn run(model: &mut EngineModel, seq: SeqId, tokens: &[u32], steps: &[usize]) -> Bits {
+    let mut bits = Bits::default();
+    let (mut rest, mut sizes) = (tokens, steps.iter().cycle());
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
+        let rows: Vec<Row> = now.iter().map(|token| Row { seq, token: *token, logits: true }).collect();
+        bits.extend(model.step(&rows).unwrap().values());
+        rest = later;
+    }
+    bits
+}
