@@ -213,12 +213,15 @@ fn device_form(form: Form) -> Option<&'static dyn ArrayForm> {
     }
 }
 
-/// Every test, then the probe.
+/// Every test, and the probe.
 ///
 /// # Errors
 /// The name of the first test that the form fails.
 fn examine(form: &dyn ArrayForm) -> Result<Probe, String> {
-    cases::run(form)?;
+    // The mirror is what the tests compare with; it answers to the pinned probe alone.
+    if form.form() != Form::Mirror {
+        cases::run(form)?;
+    }
     let probe = probe::array(form);
     if probe != probe::ARRAY {
         return Err(format!("probe: {probe}, pinned {}", probe::ARRAY));

@@ -17,7 +17,7 @@ pub use out::{OutError, OutTiles};
 
 #[cfg(any(target_arch = "x86_64", test))]
 pub(crate) use layout::BLOCK_BYTES;
-pub(crate) use layout::ZERO;
+pub(crate) use layout::{ZERO, tile_parts};
 
 use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales, fold};
 use crate::flush::add;

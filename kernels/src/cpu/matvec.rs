@@ -2,7 +2,7 @@
 
 use crate::format::{BLOCK, Cause, Limbs, limbs_of, max_bits, pow2, pow2_exponent, quantise_pow2, scale_value};
 use crate::gate::Form;
-use crate::matvec::{Acts, TILE_ROWS};
+use crate::matvec::{Acts, TILE_ROWS, ZERO};
 
 /// Most rows in one call of a form.
 pub(crate) const GROUP: usize = 16;
@@ -47,6 +47,14 @@ impl Run<'_> {
         let n = acts.rows() * acts.blocks();
         assert!(acts.scale().len() >= n && acts.fix().len() >= n * acts.limbs());
         assert!(acts.q8().len() >= n * acts.limbs() * BLOCK && acts.q16().len() >= n * acts.limbs() * BLOCK);
+    }
+
+    /// Scale of block `b` and row `r`.
+    fn scale(&self, b: usize, r: usize) -> f32 {
+        match self.scales {
+            Scales::Codes { bases, codes } => scale_value(bases[r] as i8, codes[b * TILE_ROWS + r]),
+            Scales::Unit => 1.0,
+        }
     }
 
     /// Lane of block `b` of the run.
@@ -111,22 +119,16 @@ impl ArrayForm for Mirror {
 
     fn accumulate(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
         run.check(rows, lanes);
-        let acts = run.acts;
+        let (acts, limbs) = (run.acts, run.acts.limbs());
         for (&row, lanes) in rows.iter().zip(lanes.chunks_exact_mut(run.lanes)) {
             for b in 0..run.blocks {
                 let act = row * acts.blocks() + run.first_act + b;
                 let elements = &run.elements[b * run.stride..][..BLOCK * TILE_ROWS];
-                for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
-                    let weight = match run.scales {
-                        Scales::Codes { bases, codes } => scale_value(bases[r] as i8, codes[b * TILE_ROWS + r]),
-                        Scales::Unit => 1.0,
-                    };
-                    let scale = weight * acts.scale()[act];
-                    for limb in 0..acts.limbs() {
-                        let q = &acts.q8()[(act * acts.limbs() + limb) * BLOCK..][..BLOCK];
-                        let sum: i32 = (0..BLOCK).map(|k| i32::from(element(elements, r, k)) * i32::from(q[k])).sum();
-                        let place = if limb + 1 < acts.limbs() { 256.0 } else { 1.0 };
-                        *lane += sum as f32 * (scale * place);
+                for (limb, q) in acts.q8()[act * limbs * BLOCK..].chunks_exact(BLOCK).take(limbs).enumerate() {
+                    let place = if limb + 1 < limbs { 256.0 } else { 1.0 };
+                    for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
+                        let scale = run.scale(b, r) * acts.scale()[act] * place;
+                        *lane += dot(elements, r, q) as f32 * scale;
                     }
                 }
             }
@@ -138,9 +140,10 @@ impl ArrayForm for Mirror {
     }
 }
 
-/// Element of row `r` and column `k` of a block.
-fn element(elements: &[u8], r: usize, k: usize) -> i8 {
-    (elements[(k / 4 * TILE_ROWS + r) * 4 + k % 4] ^ crate::matvec::ZERO) as i8
+/// The product of row `r` of a block's elements with one limb of activations.
+fn dot(elements: &[u8], r: usize, q: &[i8]) -> i32 {
+    let row = elements.chunks_exact(TILE_ROWS * 4).flat_map(|quad| &quad[r * 4..][..4]);
+    row.zip(q).map(|(w, q)| i32::from((w ^ ZERO) as i8) * i32::from(*q)).sum()
 }
 
 /// The halving tree over the lanes of one row.

@@ -43,7 +43,7 @@ fn value() -> impl Strategy<Value = f32> {
     prop_oneof![
         4 => any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite()),
         4 => (-1000_i32..1000, -70_i32..50).prop_map(|(q, e)| (q as f32 * 0.5) * 2f32.powi(e)),
-        2 => (-2.0_f32..2.0),
+        2 => -2.0_f32..2.0,
         1 => Just(0.0),
         1 => Just(-0.0),
     ]

@@ -52,7 +52,7 @@ const QUANTISED: usize = 64;
 
 /// How many tests there are.
 pub(super) fn count() -> usize {
-    FILLS.len() * SHAPES.len() * 2 + 2 * (QUANTISED + SHAPES.len())
+    FILLS.len() * SHAPES.len() + 2 * (QUANTISED + SHAPES.len())
 }
 
 /// Run all tests.
@@ -60,10 +60,11 @@ pub(super) fn count() -> usize {
 /// # Errors
 /// The name of the first that fails.
 pub(super) fn run(form: &dyn ArrayForm) -> Result<(), String> {
-    for limbs in [Limbs::Two, Limbs::One] {
+    for (l, limbs) in [Limbs::Two, Limbs::One].into_iter().enumerate() {
         for (s, shape) in SHAPES.into_iter().enumerate() {
-            for (f, fill) in FILLS.into_iter().enumerate() {
-                matvec(form, shape, fill, limbs, (s * FILLS.len() + f) as u64)?;
+            // Each shape meets each fill with one limb or with two.
+            for f in (0..FILLS.len()).filter(|f| (s + f + l) % 2 == 0) {
+                matvec(form, shape, FILLS[f], limbs, (s * FILLS.len() + f) as u64)?;
             }
             strided(form, shape, limbs, s as u64)?;
         }
@@ -150,7 +151,7 @@ fn matvec(
     let bytes = matrix(seed, fill, &layout);
     let acts = acts(seed, fill, tokens, cols, limbs);
     let matrix = Matrix::new(layout, &bytes).map_err(|e| e.to_string())?;
-    let lanes = [8, 32, 4, 16].map(Lanes::new)[number as usize % 4].unwrap_or_default();
+    let lanes = [8, 32, 4, 16].map(Lanes::new)[number as usize / 2 % 4].unwrap_or_default();
     let call = Matvec::new(matrix, &acts, None, lanes).map_err(|e| e.to_string())?;
     for tile in 0..layout.tiles() {
         for first in (0..tokens).step_by(GROUP) {
