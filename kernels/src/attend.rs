@@ -16,11 +16,11 @@ mod cache;
 
 pub use cache::{Cache, CacheError, CacheLayout};
 
-use crate::cpu::matvec::{GROUP, Run, Scales, fold};
+use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales, fold};
 use crate::flush::mul;
 use crate::format::{BLOCK, Cause, Lanes, Limbs, pow2};
 use crate::gate::Units;
-use crate::matvec::{ActError, Acts, TILE_ROWS};
+use crate::matvec::{Acts, TILE_ROWS};
 use crate::vector::VectorUnit;
 use std::ops::Range;
 
@@ -97,6 +97,17 @@ pub struct Scratch {
     lanes: Vec<[f32; TILE_ROWS]>,
 }
 
+/// The query heads of one row that share a key head.
+#[derive(Clone, Copy, Debug)]
+pub struct Queries<'a> {
+    /// The key head.
+    pub kv_head: usize,
+    /// The row's position; it has been appended.
+    pub position: usize,
+    /// `[heads, head_dim]`, scaled already.
+    pub q: &'a [f32],
+}
+
 impl Attend {
     /// The positions that a row at `position` sees.
     #[must_use]
@@ -105,10 +116,10 @@ impl Attend {
         first..position + 1
     }
 
-    /// Attention of the query heads that share key head `kv_head`, for one row at `position`.
+    /// Attention of the query heads that share key head `kv_head`, for one row at `position`; `q` is `[heads, head_dim]`,
+    /// `out` is `[heads, v_dim]`.
     ///
-    /// `q` is `[heads, head_dim]`, `out` is `[heads, v_dim]`; different key heads and rows are independent and may run
-    /// on different threads.
+    /// Key heads and rows are independent: they may run on different threads, each with its own scratch memory.
     ///
     /// # Errors
     /// [`AttendError`]; `out` is unspecified then.
@@ -121,6 +132,18 @@ impl Attend {
         kv_head: usize,
         position: usize,
         q: &[f32],
+        out: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> Result<(), AttendError> {
+        self.group_by(units.array(), vector, cache, Queries { kv_head, position, q }, out, scratch)
+    }
+
+    pub(crate) fn group_by(
+        &self,
+        form: &dyn ArrayForm,
+        vector: &VectorUnit,
+        cache: &Cache,
+        Queries { kv_head, position, q }: Queries<'_>,
         out: &mut [f32],
         scratch: &mut Scratch,
     ) -> Result<(), AttendError> {
@@ -146,7 +169,7 @@ impl Attend {
         }
         let q = q.chunks(GROUP * layout.head_dim());
         for (part, (q, out)) in q.zip(out.chunks_mut(GROUP * layout.v_dim())).enumerate() {
-            let job = Job { attend: self, units, vector, cache, kv_head, view: view.clone() };
+            let job = Job { attend: self, form, vector, cache, kv_head, view: view.clone() };
             job.run(q, out, scratch).map_err(|error| match error {
                 AttendError::Query { head, block, cause } => {
                     AttendError::Query { head: part * GROUP + head, block, cause }
@@ -161,7 +184,7 @@ impl Attend {
 /// At most [`GROUP`] query heads over one key head.
 struct Job<'a> {
     attend: &'a Attend,
-    units: &'a Units,
+    form: &'a dyn ArrayForm,
     vector: &'a VectorUnit,
     cache: &'a Cache,
     kv_head: usize,
@@ -173,12 +196,11 @@ impl Job<'_> {
         let layout = self.cache.layout();
         let dim = layout.head_dim();
         let heads = q.len() / dim;
-        scratch.queries.quantise(self.units, q, dim, heads, dim, self.attend.queries).map_err(|e| match e {
-            ActError::Quant(e) => AttendError::Query { head: e.row, block: e.block, cause: e.cause },
-            ActError::Values { need, given, .. } => {
-                AttendError::Shape { what: "query elements", given, expected: need }
-            }
-        })?;
+        let mut space = scratch.queries.shape(heads, dim, self.attend.queries);
+        for (head, q) in q.chunks_exact(dim).enumerate() {
+            let refuse = |(block, cause)| AttendError::Query { head, block, cause };
+            self.form.quantise(q, self.attend.queries, &mut space.space(head)).map_err(refuse)?;
+        }
         self.scores(heads, scratch);
         self.softmax(heads, scratch);
         for v_block in 0..layout.v_dim().div_ceil(BLOCK) {
@@ -215,7 +237,7 @@ impl Job<'_> {
                     first_lane: 0,
                     lanes,
                 };
-                self.units.array().accumulate(&run, &rows[..heads], store);
+                self.form.accumulate(&run, &rows[..heads], store);
                 for (head, lanes) in store.chunks_exact_mut(lanes).enumerate() {
                     let to = head * width + at * BLOCK + half * TILE_ROWS;
                     scratch.scores[to..to + TILE_ROWS].copy_from_slice(&fold(lanes));
@@ -262,7 +284,7 @@ impl Job<'_> {
                     }
                 }
                 // A term is at most 1 and a value scale at most 2^EXP_MAX, so every block has a scale.
-                let made = self.units.array().quantise(weighted, self.attend.probs, &mut space.space(head));
+                let made = self.form.quantise(weighted, self.attend.probs, &mut space.space(head));
                 debug_assert!(made.is_ok(), "softmax terms are finite");
             }
             // A ring folds the pages, so the chunk may be two runs.
@@ -282,7 +304,7 @@ impl Job<'_> {
                         first_lane: page % lanes,
                         lanes,
                     };
-                    self.units.array().accumulate(&run, &rows[..heads], &mut store[..heads * lanes]);
+                    self.form.accumulate(&run, &rows[..heads], &mut store[..heads * lanes]);
                 }
                 at += blocks;
             }

@@ -155,6 +155,12 @@ impl Units {
         Ok(Self { table, forms: passed, active: AtomicUsize::new(0), verdicts: Mutex::new(verdicts) })
     }
 
+    /// The units over these forms, gated; for tests of what goes wrong later.
+    #[cfg(test)]
+    pub(crate) fn of(forms: &[&'static dyn ArrayForm]) -> Result<Self, UnitsError> {
+        Self::gate(MulTable::embedded()?, forms.iter().map(|form| (form.form(), Some(*form))))
+    }
+
     /// The form that computes.
     #[must_use]
     pub fn active(&self) -> Form {

@@ -116,6 +116,11 @@ impl<'a> Matvec<'a> {
         self.matrix
     }
 
+    /// Limbs, lanes, and whether there is a bias.
+    pub(crate) fn knobs(&self) -> (usize, usize, bool) {
+        (self.acts.limbs(), self.lanes.count(), self.bias.is_some())
+    }
+
     /// Make the output's tiles; returns the bytes of weights that were streamed: each tile counts once whatever the
     /// number of rows.
     ///

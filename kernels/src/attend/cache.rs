@@ -184,6 +184,12 @@ impl Cache {
         self.lines.len() * size_of::<Line>()
     }
 
+    /// Every byte that holds positions, in the order of the pages: two caches that took the same rows hold equal bytes.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        self.as_bytes()
+    }
+
     /// Forget every position, keeping the memory.
     pub fn clear(&mut self) {
         self.len = 0;

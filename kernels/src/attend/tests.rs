@@ -251,8 +251,8 @@ fn what_cannot_be_computed_is_refused() {
     let mut cache = fill(layout, &heads, 100);
     let Bench { units, vector, mut scratch } = Bench::best();
     let attend = Attend { window: Some(40), ..PLAIN };
-    let mut group = |kv, position, q: &[f32], n: usize| {
-        attend.group(&units, &vector, &cache, kv, position, q, &mut vec![0.0; n], &mut scratch)
+    let mut group = |kv_head, position, q: &[f32], n: usize| {
+        attend.group(&units, &vector, &cache, kv_head, position, q, &mut vec![0.0; n], &mut scratch)
     };
     let mut q = vec![1.0; 80];
     assert_eq!(group(0, 99, &q, 16), Ok(()));
