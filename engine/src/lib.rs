@@ -11,7 +11,9 @@
 //! | [`model`] | `EngineModel`: steps over rows of sequences |
 //! | [`sequencer`] | words to commands to unit jobs: the one dispatch |
 //! | [`units`] | `Units`, one method a command, and the ops they take |
+//! | [`int8`] | units on the gated kernels and a weight image |
 //! | [`reference`] | units in f64, nothing quantised |
+//! | [`image`] | the weight image: layout, build, open |
 //! | [`store`] | the token-row store |
 //! | [`state`] | what sequences keep: cache, ring, memory |
 //! | [`source`] | where weights come from |
@@ -23,6 +25,7 @@
 //! - A result is a function of program, weights and tokens. Threads, batch, chunks and context length change no bit.
 
 pub mod image;
+pub mod int8;
 pub mod model;
 pub mod reference;
 mod ropes;
@@ -35,6 +38,8 @@ pub mod team;
 mod tests;
 pub mod units;
 
+pub use image::{Image, ImageError, ImageLayout};
+pub use int8::Kernels;
 pub use model::{EngineModel, Logits, ModelError, Row, SeqId, StepError};
 pub use reference::Linear;
 pub use sequencer::{Sequencer, WordsError};

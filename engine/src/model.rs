@@ -1,12 +1,17 @@
 //! `EngineModel`: a verified program on its units, and the sequences it advances.
 
+use crate::image::{Image, ImageError};
+use crate::int8::{Int8Units, Kernels};
 use crate::reference::{Linear, ReferenceUnits};
 use crate::sequencer::{Sequencer, WordsError, issue};
 use crate::source::{SourceError, WeightSource};
-use crate::state::{Capacity, StateLayout};
+use crate::state::Capacity;
 use crate::team::Team;
 use crate::units::{Counters, StepRow, UnitError, Units};
-use wordline_ir::{Command, LayerId, Program, Slot};
+use std::sync::Arc;
+use wordline_ir::{Command, Ends, LayerId, Program, Slot};
+use wordline_kernels::attend::CacheError;
+use wordline_kernels::rope::RecipeError;
 
 /// Why an engine could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +22,21 @@ pub enum ModelError {
     /// A weight could not be read.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// The weight image does not serve the program.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A rotary recipe gives no table.
+    #[error(transparent)]
+    Rope(#[from] RecipeError),
+    /// A layer's cache has no layout.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The kernels have no form of the program's numerics.
+    #[error("the units do not compute with {given} accumulator lanes; 4, 8, 16 and 32 exist")]
+    Lanes {
+        /// Lanes of the program's numerics.
+        given: u8,
+    },
     /// The capacity is no capacity.
     #[error("{what} is {given}; it must be at least 1 and at most {limit}")]
     Capacity {
@@ -179,6 +199,8 @@ pub struct EngineModel {
     wanted: Vec<usize>,
     /// Rows of the embedding; none when hidden states come in.
     vocab: Option<usize>,
+    /// The program ends in logits.
+    reads_out: bool,
 }
 
 impl std::fmt::Debug for EngineModel {
@@ -204,8 +226,24 @@ impl EngineModel {
         threads: usize,
     ) -> Result<Self, ModelError> {
         check(&sequencer, capacity)?;
-        let layout = StateLayout::of(sequencer.program(), capacity);
-        let units = ReferenceUnits::new(sequencer.program(), layout, source, linear, Team::new(threads))?;
+        let units = ReferenceUnits::new(&sequencer, source, linear, Team::new(threads))?;
+        Self::on(sequencer, capacity, Box::new(units))
+    }
+
+    /// An engine on the int8 units and a weight image.
+    ///
+    /// # Errors
+    /// The program is not sound, the capacity is none, the image does not hold what the commands use, or the kernels
+    /// have no form of the program's numerics.
+    pub fn int8(
+        sequencer: Sequencer,
+        capacity: Capacity,
+        image: impl Into<Arc<Image>>,
+        kernels: Kernels,
+        threads: usize,
+    ) -> Result<Self, ModelError> {
+        check(&sequencer, capacity)?;
+        let units = Int8Units::new(&sequencer, capacity, image.into(), kernels, Team::new(threads))?;
         Self::on(sequencer, capacity, Box::new(units))
     }
 
@@ -217,8 +255,9 @@ impl EngineModel {
         check(&sequencer, capacity)?;
         let program = sequencer.program();
         let vocab = embedded(program).map(|(table, _)| table).min();
+        let reads_out = Ends::of(program).reads_out;
         let (sequences, rows, wanted) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { sequencer, capacity, units, sequences, rows, wanted, vocab })
+        Ok(Self { sequencer, capacity, units, sequences, rows, wanted, vocab, reads_out })
     }
 
     /// The program that runs.
@@ -419,7 +458,7 @@ impl EngineModel {
 
     fn logits(&mut self) -> Logits<'_> {
         let vocab = self.program().width(Slot::Logits).unwrap_or(0);
-        if self.wanted.is_empty() || vocab == 0 {
+        if self.wanted.is_empty() || !self.reads_out {
             return Logits { values: &[], vocab };
         }
         Logits { values: self.units.slot(Slot::Logits), vocab }

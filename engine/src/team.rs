@@ -1,16 +1,21 @@
 //! `Team`: a few persistent threads that run the parts of one command and meet before the next.
 //!
-//! Which member runs which part is fixed by the part's number, each part writes its own memory, and no part reads what
-//! another writes. So the number of threads is a matter of speed alone.
+//! Members take parts as they become free. Each part writes its own memory and no part reads what another writes, so
+//! neither the number of threads nor who runs what shows in a result.
 //!
 //! Members wait for work spinning for a moment, then asleep; giving them work allocates nothing. Where the target has
 //! no threads the team is its caller alone.
+
+#[cfg(not(target_family = "wasm"))]
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The threads of an engine, its caller included.
 pub struct Team {
     #[cfg(not(target_family = "wasm"))]
     crew: Option<crew::Crew>,
     members: usize,
+    /// Work below this stays with the caller.
+    least: usize,
 }
 
 impl std::fmt::Debug for Team {
@@ -22,6 +27,9 @@ impl std::fmt::Debug for Team {
 /// Most members a team may have.
 pub const MAX_MEMBERS: usize = 256;
 
+/// Elementary operations that take about as long as a meeting of the team.
+const LEAST: usize = 1 << 15;
+
 impl Team {
     /// A team of `members` threads, the caller being one of them: at least 1 and at most [`MAX_MEMBERS`]. When the
     /// system gives fewer threads the team is smaller; [`Team::members`] says how many came.
@@ -32,13 +40,19 @@ impl Team {
         {
             let crew = (members > 1).then(|| crew::Crew::new(members - 1));
             let members = crew.as_ref().map_or(1, |crew| crew.len() + 1);
-            Self { crew, members }
+            Self { crew, members, least: LEAST }
         }
         #[cfg(target_family = "wasm")]
         {
             let _ = members;
-            Self { members: 1 }
+            Self { members: 1, least: LEAST }
         }
+    }
+
+    /// The same, sharing out even the smallest work: for tests.
+    #[must_use]
+    pub fn eager(members: usize) -> Self {
+        Self { least: 0, ..Self::new(members) }
     }
 
     /// Threads, the caller included.
@@ -47,45 +61,72 @@ impl Team {
         self.members
     }
 
-    /// Run `job(0) … job(parts - 1)`, each once, and return when all are done. Parts go to members in contiguous runs.
+    /// Run `job(0) … job(parts - 1)`, each once, and return when all are done. `work` is about how many elementary
+    /// operations they are together: little work stays with the caller.
     ///
     /// # Panics
     /// A part's panic is carried to the caller once all members have stopped.
-    pub fn run(&mut self, parts: usize, job: &(dyn Fn(usize) + Sync)) {
+    pub fn run(&mut self, work: usize, parts: usize, job: &(dyn Fn(usize) + Sync)) {
+        let mut own: [(); MAX_MEMBERS] = [(); MAX_MEMBERS];
+        self.run_with(work, parts, &mut own, &|(), part| job(part));
+    }
+
+    /// The same, each member with something of its own from `own`, which has at least [`Team::members`] elements.
+    ///
+    /// # Panics
+    /// As [`Team::run`]; and when `own` is shorter.
+    pub fn run_with<T: Send>(
+        &mut self,
+        work: usize,
+        parts: usize,
+        own: &mut [T],
+        job: &(dyn Fn(&mut T, usize) + Sync),
+    ) {
+        assert!(own.len() >= self.members, "{} for {} members", own.len(), self.members);
         #[cfg(not(target_family = "wasm"))]
         if parts > 1
+            && work >= self.least
             && let Some(crew) = &mut self.crew
         {
-            let members = self.members;
+            let own = Parts::new(own, 1);
+            let next = AtomicUsize::new(0);
             crew.run(&|member| {
-                for part in share(parts, member, members) {
-                    job(part);
+                // SAFETY: a round calls each member once, so element `member` is taken once.
+                let [own] = (unsafe { own.get(member) }) else { return };
+                loop {
+                    let part = next.fetch_add(1, Ordering::Relaxed);
+                    if part >= parts {
+                        return;
+                    }
+                    job(own, part);
                 }
             });
             return;
         }
+        let _ = work;
         for part in 0..parts {
-            job(part);
+            job(&mut own[0], part);
         }
     }
 
-    /// Run `job(i, chunk i)` over the consecutive chunks of `chunk` elements (the last may be shorter).
-    pub fn chunks<T: Send>(&mut self, data: &mut [T], chunk: usize, job: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    /// Run `job(i, chunk i)` over the consecutive chunks of `chunk` elements (the last may be shorter). `work` is as in
+    /// [`Team::run`].
+    pub fn chunks<T: Send>(
+        &mut self,
+        work: usize,
+        data: &mut [T],
+        chunk: usize,
+        job: &(dyn Fn(usize, &mut [T]) + Sync),
+    ) {
         if data.is_empty() || chunk == 0 {
             return;
         }
         let parts = Parts::new(data, chunk);
-        self.run(parts.count(), &|part| {
+        self.run(work, parts.count(), &|part| {
             // SAFETY: `run` hands out each part number once.
             job(part, unsafe { parts.get(part) });
         });
     }
-}
-
-/// The run of parts that a member takes.
-#[cfg(not(target_family = "wasm"))]
-fn share(parts: usize, member: usize, members: usize) -> std::ops::Range<usize> {
-    parts * member / members..parts * (member + 1) / members
 }
 
 /// A slice cut in chunks that different threads may hold at once.
@@ -295,10 +336,10 @@ mod tests {
     #[test]
     fn every_part_runs_once_for_any_number_of_members() {
         for members in [1, 2, 3, 7] {
-            let mut team = Team::new(members);
+            let mut team = Team::eager(members);
             for parts in [0, 1, 2, 5, 64] {
                 let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-                team.run(parts, &|part| {
+                team.run(0, parts, &|part| {
                     counts[part].fetch_add(1, Ordering::Relaxed);
                 });
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "{members} members, {parts} parts");
@@ -308,21 +349,36 @@ mod tests {
 
     #[test]
     fn chunks_cover_the_data() {
-        let mut team = Team::new(2);
+        let mut team = Team::eager(2);
         let mut data = vec![0_usize; 103];
-        team.chunks(&mut data, 10, &|index, chunk| chunk.iter_mut().for_each(|v| *v += index + 1));
+        team.chunks(0, &mut data, 10, &|index, chunk| chunk.iter_mut().for_each(|v| *v += index + 1));
         assert!(data.iter().enumerate().all(|(i, v)| *v == i / 10 + 1));
     }
 
     #[test]
-    fn rounds_follow_one_another_and_a_sleeping_member_wakes() {
+    fn each_member_has_its_own() {
+        let mut team = Team::eager(3);
+        let mut own = [0_usize; 3];
+        team.run_with(0, 1000, &mut own, &|own, _| *own += 1);
+        assert_eq!(own.iter().sum::<usize>(), 1000);
+    }
+
+    #[test]
+    fn little_work_stays_with_the_caller() {
         let mut team = Team::new(2);
+        let caller = std::thread::current().id();
+        team.run(10, 100, &|_| assert_eq!(std::thread::current().id(), caller));
+    }
+
+    #[test]
+    fn rounds_follow_one_another_and_a_sleeping_member_wakes() {
+        let mut team = Team::eager(2);
         let total = AtomicUsize::new(0);
         for round in 0..2000 {
             if round % 500 == 0 {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
-            team.run(2, &|part| {
+            team.run(0, 2, &|part| {
                 total.fetch_add(part + 1, Ordering::Relaxed);
             });
         }
@@ -331,15 +387,15 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let mut team = Team::new(2);
+        let mut team = Team::eager(2);
         for bad in [0, 1] {
             let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                team.run(2, &|part| assert_ne!(part, bad, "wanted"));
+                team.run(0, 2, &|part| assert_ne!(part, bad, "wanted"));
             }));
             assert!(caught.is_err());
         }
         let total = AtomicUsize::new(0);
-        team.run(2, &|_| {
+        team.run(0, 2, &|_| {
             total.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(total.load(Ordering::Relaxed), 2);

@@ -4,6 +4,7 @@
 //! lie (host memory, a device) is theirs to choose. Everything an op names was checked when the model was made: slots
 //! have widths, tensors exist and have the shape the op needs.
 
+use crate::image::ImageError;
 use crate::store::RowStore;
 use wordline_ir::spec::{Activation, NormKind};
 use wordline_ir::{RopeId, Slot, TensorId};
@@ -40,6 +41,13 @@ impl Counters {
         self.matrix_rows += rows as u64;
         self.head_rows += if head { rows as u64 } else { 0 };
     }
+
+    /// Count a routed command: the elements of all picks, the bytes that were streamed, the rows.
+    pub(crate) fn routed(&mut self, macs: usize, bytes: usize, rows: usize) {
+        self.weight_bytes += bytes as u64;
+        self.macs += macs as u64;
+        self.matrix_rows += rows as u64;
+    }
 }
 
 /// Why a unit could not finish a command.
@@ -55,14 +63,29 @@ pub enum UnitError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Bytes of the weight image are not those that were written.
-    #[error(
-        "weight image: tensor '{tensor}': bytes differ from the image's digest; delete the image and build it again"
-    )]
-    Damaged {
-        /// The tensor.
-        tensor: String,
+    /// The weight image cannot be read on.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// A tensor is not what the command takes: a program ran that was not verified.
+    #[error("tensor {index}: {reason}")]
+    Tensor {
+        /// Its index.
+        index: usize,
+        /// What is wrong with it.
+        reason: String,
     },
+}
+
+impl UnitError {
+    /// An error about a row of a slot.
+    pub(crate) fn value(slot: Slot, row: usize, reason: &dyn std::fmt::Display) -> Self {
+        Self::Value { slot: slot.name(), row, reason: reason.to_string() }
+    }
+
+    /// An error about a tensor.
+    pub(crate) fn tensor(id: TensorId, reason: &dyn std::fmt::Display) -> Self {
+        Self::Tensor { index: id.index(), reason: reason.to_string() }
+    }
 }
 
 /// `out = scale * table[token] (+ positions[position])`.

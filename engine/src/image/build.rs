@@ -84,7 +84,7 @@ pub fn build_into(
     let (failed, stop, done) = (Mutex::new(None), AtomicBool::new(false), AtomicUsize::new(0));
     let total = layout.places().iter().map(|place| place.len).sum();
     let members = team.members();
-    team.run(members, &|_| {
+    team.run(usize::MAX, members, &|_| {
         let mut values = Vec::new();
         while !stop.load(Ordering::Relaxed) {
             let Some(job) = jobs.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };

@@ -58,7 +58,8 @@ impl Product<'_> {
     pub(crate) fn run(&self, team: &mut Team, out: &mut [f32], width: usize) {
         let outputs = self.weight.len().checked_div(self.cols).unwrap_or(0);
         let columns = Columns::new(out, width);
-        team.run(outputs.div_ceil(TILE), &|part| {
+        let work = self.weight.len() * self.x.len().checked_div(self.cols).unwrap_or(0);
+        team.run(work, outputs.div_ceil(TILE), &|part| {
             let first = part * TILE;
             let count = TILE.min(outputs - first);
             let mut weights = vec![0.0; count * self.cols];
@@ -129,7 +130,7 @@ mod tests {
         let width = outputs + 5;
         for members in [1, 2] {
             let mut out = vec![-1.0; rows * width];
-            product.run(&mut Team::new(members), &mut out, width);
+            product.run(&mut Team::eager(members), &mut out, width);
             for (row, out) in out.chunks(width).enumerate() {
                 for i in 0..outputs {
                     // Every operand is a multiple of 2^-11 and small: the f64 sum is exact in any order.

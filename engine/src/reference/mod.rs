@@ -9,9 +9,11 @@ mod state;
 
 pub use linear::Linear;
 
+use crate::model::ModelError;
 use crate::ropes::RopeTables;
-use crate::source::{SourceError, WeightSource};
-use crate::state::{StateLayout, States};
+use crate::sequencer::Sequencer;
+use crate::source::WeightSource;
+use crate::state::States;
 use crate::store::RowStore;
 use crate::team::Team;
 use crate::units::{self, Counters, Rows, StepRow, UnitError, Units};
@@ -20,7 +22,8 @@ use linear::Product;
 use state::Sequence;
 use std::sync::Mutex;
 use wordline_ir::spec::NormKind;
-use wordline_ir::{Program, Slot, TensorId, TensorKind};
+use wordline_ir::state::{LayerState, state_layout};
+use wordline_ir::{Slot, TensorId, TensorKind};
 
 /// Rows that are read from the source at a time.
 const READ_ROWS: usize = 64;
@@ -28,7 +31,7 @@ const READ_ROWS: usize = 64;
 /// The reference units.
 pub struct ReferenceUnits {
     tensors: Vec<Values>,
-    layout: StateLayout,
+    layout: Vec<LayerState>,
     ropes: RopeTables,
     at: Rows,
     states: States<Sequence>,
@@ -48,29 +51,29 @@ struct Values {
 }
 
 impl ReferenceUnits {
-    /// Units for a program, its weights read from a source.
+    /// Units for a sequencer's program, its weights read from a source.
     ///
     /// # Errors
-    /// The source does not give a tensor.
+    /// The source does not give a tensor, or a rotary recipe gives no table.
     pub fn new(
-        program: &Program,
-        layout: StateLayout,
+        sequencer: &Sequencer,
         source: &dyn WeightSource,
         linear: Linear,
         mut team: Team,
-    ) -> Result<Self, SourceError> {
+    ) -> Result<Self, ModelError> {
+        let program = sequencer.program();
         let mut tensors = Vec::with_capacity(program.tensors.len());
         for tensor in &program.tensors {
             let mut values = vec![0.0; tensor.rows * tensor.cols];
             let failed = Mutex::new(None);
-            team.chunks(&mut values, READ_ROWS * tensor.cols, &|chunk, out| {
+            team.chunks(usize::MAX, &mut values, READ_ROWS * tensor.cols, &|chunk, out| {
                 let first = chunk * READ_ROWS;
                 if let Err(error) = source.read_rows(tensor, first..first + out.len() / tensor.cols, out) {
                     *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
                 }
             });
             if let Some(error) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-                return Err(error);
+                return Err(error.into());
             }
             let expert_rows = match tensor.kind {
                 TensorKind::Stack { experts } => tensor.rows / experts.max(1),
@@ -80,8 +83,8 @@ impl ReferenceUnits {
         }
         Ok(Self {
             tensors,
-            layout,
-            ropes: RopeTables::new(&program.ropes),
+            layout: state_layout(program),
+            ropes: RopeTables::new(&program.ropes)?,
             at: Rows { store: RowStore::new(&program.slots), rows: Vec::new() },
             states: States::new(),
             linear,
@@ -98,7 +101,7 @@ impl ReferenceUnits {
             return;
         }
         let linear = self.linear;
-        self.team.chunks(&mut self.wide, cols, &|i, out| linear.widen(&x[i * cols..][..cols], out));
+        self.team.chunks(x.len(), &mut self.wide, cols, &|i, out| linear.widen(&x[i * cols..][..cols], out));
     }
 }
 
@@ -247,7 +250,8 @@ impl Units for ReferenceUnits {
         let (width, out_width) = (self.at.store.width(op.qkv), self.at.store.width(op.out));
         let ([qkv], out) = self.at.store.split([op.qkv], op.out);
         let (rows, states) = (&self.at.rows, &self.states);
-        self.team.chunks(out, out_width, &|i, out| {
+        let seen: usize = rows.iter().map(|row| row.position + 1).sum();
+        self.team.chunks(seen * out_width * 2, out, out_width, &|i, out| {
             let layer = &states.get(rows[i].sequence).layers[op.layer];
             layer.attend(op, rows[i].position, &qkv[i * width..][..width], out);
         });
@@ -415,9 +419,7 @@ impl Units for ReferenceUnits {
         picked.sort_unstable();
         picked.dedup();
         let bytes = picked.len() * outputs * cols * size_of::<f32>();
-        self.counters.weight_bytes += bytes as u64;
-        self.counters.macs += (picks.len() * outputs * cols) as u64;
-        self.counters.matrix_rows += self.at.rows.len() as u64;
+        self.counters.routed(picks.len() * outputs * cols, bytes, self.at.rows.len());
         Ok(())
     }
 }

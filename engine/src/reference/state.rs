@@ -2,8 +2,8 @@
 
 use super::functions::{activate, softmax};
 use super::linear::dot;
-use crate::state::{LayerShape, StateLayout};
 use crate::units::{Attend, CacheAppend, Conv, Delta};
+use wordline_ir::state::LayerState;
 
 /// What one sequence keeps.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ pub(crate) struct Layer {
 }
 
 impl Sequence {
-    pub(crate) fn new(layout: &StateLayout) -> Self {
-        let layer = |shape: &LayerShape| Layer {
+    pub(crate) fn new(layout: &[LayerState]) -> Self {
+        let layer = |shape: &LayerState| Layer {
             ring: vec![0.0; shape.ring.map_or(0, |r| r.taps.saturating_sub(1) * r.channels)],
             memory: vec![0.0; shape.memory.map_or(0, |m| m.heads * m.key_dim * m.value_dim)],
             ..Layer::default()
         };
-        Self { layers: layout.layers.iter().map(layer).collect() }
+        Self { layers: layout.iter().map(layer).collect() }
     }
 
     pub(crate) fn bits(&self) -> Vec<u64> {

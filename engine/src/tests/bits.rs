@@ -39,7 +39,7 @@ fn each(test: impl Fn(&str, &Program, super::Kind)) {
 fn a_step_of_many_rows_is_many_steps_of_one_row() {
     each(|name, program, kind| {
         let tokens = tokens(1, LONG);
-        let mut model = engine(kind, program, capacity(LONG), 2);
+        let mut model = engine(kind, program, capacity(LONG), 1);
         let expected = alone(&mut model, &tokens);
         let mut rng = Rng(2);
         for _ in 0..3 {
@@ -89,7 +89,7 @@ fn a_prompt_in_chunks_ends_in_the_same_logits() {
 #[test]
 fn sequences_of_a_batch_are_each_as_if_alone() {
     each(|name, program, kind| {
-        let mut model = engine(kind, program, capacity(LONG), 2);
+        let mut model = engine(kind, program, capacity(LONG), 1);
         let texts: Vec<Vec<u32>> = [60, 35, 80].iter().zip(10..).map(|(n, seed)| tokens(seed, *n)).collect();
         let expected: Vec<_> = texts.iter().map(|text| alone(&mut model, text)).collect();
         let seqs: Vec<SeqId> = texts.iter().map(|_| model.open()).collect();

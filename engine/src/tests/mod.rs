@@ -5,7 +5,10 @@ pub(crate) mod programs;
 mod sequences;
 mod sound;
 
-use crate::{Capacity, EngineModel, Linear, Row, SeqId, Sequencer};
+use crate::image::build_into;
+use crate::team::Team;
+use crate::{Capacity, EngineModel, Image, ImageLayout, Kernels, Linear, MemorySource, Row, SeqId, Sequencer};
+use std::sync::LazyLock;
 use wordline_ir::Program;
 
 /// How an engine under test is made.
@@ -13,14 +16,33 @@ use wordline_ir::Program;
 pub(crate) enum Kind {
     Reference,
     Baseline,
+    Int8,
 }
 
-pub(crate) const KINDS: [Kind; 2] = [Kind::Reference, Kind::Baseline];
+pub(crate) const KINDS: [Kind; 3] = [Kind::Reference, Kind::Baseline, Kind::Int8];
 
 pub(crate) const SEED: u64 = 11;
 
 pub(crate) fn capacity(ctx: usize) -> Capacity {
     Capacity { ctx, step_rows: 64 }
+}
+
+/// The device's kernels, gated once for all tests.
+pub(crate) fn kernels() -> Kernels {
+    static KERNELS: LazyLock<Kernels> = LazyLock::new(|| Kernels::new().unwrap());
+    KERNELS.clone()
+}
+
+/// The weight image of a program.
+pub(crate) fn image(program: &Program, source: &MemorySource) -> Image {
+    Image::open(program, image_bytes(program, source), None).unwrap()
+}
+
+pub(crate) fn image_bytes(program: &Program, source: &MemorySource) -> Vec<u8> {
+    let layout = ImageLayout::of(program).unwrap();
+    let mut bytes = vec![0; layout.bytes()];
+    build_into(program, &layout, source, [7; 32], &mut bytes, &mut Team::new(2), &|_, _| true).unwrap();
+    bytes
 }
 
 /// An engine on a program's random weights.
@@ -33,6 +55,10 @@ pub(crate) fn engine_of(kind: Kind, sequencer: Sequencer, capacity: Capacity, th
     match kind {
         Kind::Reference => EngineModel::reference(sequencer, capacity, &source, Linear::Exact, threads).unwrap(),
         Kind::Baseline => EngineModel::reference(sequencer, capacity, &source, Linear::Q8, threads).unwrap(),
+        Kind::Int8 => {
+            let image = image(sequencer.program(), &source);
+            EngineModel::int8(sequencer, capacity, image, kernels(), threads).unwrap()
+        }
     }
 }
 

@@ -1,0 +1,175 @@
+//! Commands of the array unit: rows quantised once, each matrix streamed once for all of them.
+
+use super::{FirstError, Int8Units};
+use crate::image::Image;
+use crate::team::Team;
+use crate::units::{self, UnitError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use wordline_ir::{Slot, TensorId};
+use wordline_kernels::flush::{add, mul};
+use wordline_kernels::format::Limbs;
+use wordline_kernels::gate;
+use wordline_kernels::matvec::{ActError, ActRows, Acts, Matvec, OutTiles};
+
+/// Bytes of a matrix that one part streams: long enough for the prefetcher, short enough that a member that was held
+/// up is helped out.
+const PART: usize = 64 << 10;
+/// Elementary operations that quantising a value takes.
+const QUANTISE: usize = 8;
+
+/// The products of one matrix.
+struct Job<'a> {
+    tensor: TensorId,
+    /// Tiles of the tensor before the matrix's first.
+    first: usize,
+    call: Matvec<'a>,
+    out: OutTiles<'a>,
+}
+
+// SAFETY: through a shared job `stream` makes pieces of the output only, each of tiles of its own; the rest of a job is
+// read.
+unsafe impl Sync for Job<'_> {}
+
+impl Int8Units {
+    /// `y[offset ..] = weight * x (+ bias)` for all rows.
+    pub(super) fn product(&mut self, op: &units::Matvec) -> Result<(), UnitError> {
+        let rows = self.at.rows.len();
+        let Self { image, at, kernels, formats, team, acts, counters, .. } = self;
+        let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.weight, e);
+        let matrix = image.matrix(op.weight).ok_or_else(|| unfit(&"is no matrix"))?;
+        let layout = matrix.layout();
+        quantise(team, &kernels.array, acts, op.x, at.store.get(op.x), layout.cols(), formats.acts, 1)?;
+        let bias = op.bias.map(|b| image.plain(b));
+        let call = Matvec::new(matrix, acts, bias, formats.lanes).map_err(|e| unfit(&e))?;
+        let width = at.store.width(op.y);
+        let out = OutTiles::new(at.store.get_mut(op.y), &layout, rows, op.offset, width).map_err(|e| unfit(&e))?;
+        let job = Job { tensor: op.weight, first: 0, call, out };
+        let bytes = stream(team, image, &kernels.array, &[job])?;
+        counters.matrix(layout.rows() * layout.cols(), bytes, rows, op.head);
+        Ok(())
+    }
+
+    /// Each pick's matrix times its vector; gathered, their weighted sum. A picked expert streams once for all rows.
+    pub(super) fn routed(&mut self, op: &units::RoutedMatvec) -> Result<(), UnitError> {
+        let rows = self.at.rows.len();
+        let Self { image, at, kernels, formats, team, acts, values, counters, .. } = self;
+        let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.stack, e);
+        let stack = image.stack(op.stack).ok_or_else(|| unfit(&"is no stack"))?;
+        let layout = stack.layout().matrix();
+        let (outputs, cols) = (layout.rows(), layout.cols());
+        let picks = units::experts(at.store.get(op.picks), op.picks, op.k, stack.layout().experts())?;
+        // Spread: a row's picks share its one vector; gather: each pick has its own.
+        let vectors = if op.weights.is_some() { op.k } else { 1 };
+        quantise(team, &kernels.array, acts, op.x, at.store.get(op.x), cols, formats.acts, vectors)?;
+
+        // Picks in the order of their experts: an expert's results lie together.
+        let mut order: Vec<usize> = (0..picks.len()).collect();
+        order.sort_by_key(|pick| picks[*pick]);
+        let source = |pick: &usize| pick / op.k * vectors + pick % op.k % vectors;
+        let sources: Vec<usize> = order.iter().map(source).collect();
+        values.resize(picks.len() * outputs, 0.0);
+        let mut jobs = Vec::new();
+        let (mut sources, mut made) = (&sources[..], &mut values[..]);
+        for run in order.chunk_by(|a, b| picks[*a] == picks[*b]) {
+            let (now, later) = sources.split_at(run.len());
+            let (out, rest) = std::mem::take(&mut made).split_at_mut(run.len() * outputs);
+            (sources, made) = (later, rest);
+            let expert = picks[run[0]];
+            let matrix = stack.expert(expert).map_err(|e| unfit(&e))?;
+            let call = Matvec::new(matrix, acts, None, formats.lanes).and_then(|call| call.picked(now));
+            let call = call.map_err(|e| unfit(&e))?;
+            let out = OutTiles::new(out, &layout, run.len(), 0, outputs).map_err(|e| unfit(&e))?;
+            jobs.push(Job { tensor: op.stack, first: expert * layout.tiles(), call, out });
+        }
+        let bytes = stream(team, image, &kernels.array, &jobs)?;
+        drop(jobs);
+
+        let mut place = vec![0; picks.len()];
+        order.iter().enumerate().for_each(|(at, pick)| place[*pick] = at);
+        let result = |pick: usize| &values[place[pick] * outputs..][..outputs];
+        match op.weights {
+            None => {
+                let y = at.store.get_mut(op.y);
+                y.chunks_mut(outputs).enumerate().for_each(|(pick, y)| y.copy_from_slice(result(pick)));
+            }
+            Some(weights) => {
+                let ([weights], y) = at.store.split([weights], op.y);
+                for (row, y) in y.chunks_mut(outputs).enumerate() {
+                    y.fill(0.0);
+                    for pick in row * op.k..(row + 1) * op.k {
+                        y.iter_mut().zip(result(pick)).for_each(|(y, v)| *y = add(*y, mul(weights[pick], *v)));
+                    }
+                }
+            }
+        }
+        counters.routed(picks.len() * outputs * cols, bytes, rows);
+        Ok(())
+    }
+}
+
+/// Run all tiles of all jobs, whose matrices have one shape; returns the bytes streamed.
+fn stream(team: &mut Team, image: &Image, units: &gate::Units, jobs: &[Job<'_>]) -> Result<usize, UnitError> {
+    let Some(first) = jobs.first() else { return Ok(0) };
+    let layout = first.call.matrix().layout();
+    let tiles = layout.tiles();
+    let each = (PART / layout.tile_bytes()).clamp(1, tiles.div_ceil(team.members()).max(1));
+    let parts = tiles.div_ceil(each);
+    let work = jobs.iter().map(|job| layout.rows() * layout.cols() * job.call.tokens()).sum();
+    let (streamed, error) = (AtomicU64::new(0), FirstError::default());
+    team.run(work, parts * jobs.len(), &|part| {
+        let (job, part) = (&jobs[part / parts], part % parts);
+        let range = part * each..((part + 1) * each).min(tiles);
+        if let Err(damage) = image.touch(job.tensor, job.first + range.start..job.first + range.end) {
+            return error.set(damage.into());
+        }
+        // SAFETY: a part runs once, and the parts' tiles do not overlap; nobody else uses the job's output meanwhile.
+        let mut out = unsafe { job.out.piece(range) };
+        match job.call.run(units, &mut out) {
+            Ok(bytes) => {
+                streamed.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(e) => error.set(UnitError::tensor(job.tensor, &e)),
+        }
+    });
+    error.take()?;
+    Ok(streamed.into_inner() as usize)
+}
+
+/// Quantise a slot's vectors, each `cols` long and `vectors` of them a row.
+#[expect(clippy::too_many_arguments, reason = "parts of the units that are borrowed apart")]
+fn quantise(
+    team: &mut Team,
+    units: &gate::Units,
+    acts: &mut Acts,
+    slot: Slot,
+    x: &[f32],
+    cols: usize,
+    limbs: Limbs,
+    vectors: usize,
+) -> Result<(), UnitError> {
+    let rows = x.len() / cols;
+    let place = |error: ActError| match error {
+        ActError::Quant(e) => UnitError::value(slot, e.row / vectors, &e),
+        other => UnitError::value(slot, 0, &other),
+    };
+    if rows == 1 || team.members() == 1 {
+        return acts.quantise(units, x, cols, rows, cols, limbs).map_err(place);
+    }
+    let each = rows.div_ceil(4 * team.members());
+    let mut parts: Vec<Option<ActRows<'_>>> = Vec::with_capacity(rows.div_ceil(each));
+    let mut rest = acts.shape(rows, cols, limbs);
+    while rest.rows() > 0 {
+        let (part, later) = rest.split_at(each);
+        parts.push(Some(part));
+        rest = later;
+    }
+    let error = FirstError::default();
+    team.chunks(QUANTISE * x.len(), &mut parts, 1, &|part, slot| {
+        for rows in slot.iter_mut().filter_map(Option::take) {
+            if let Err(e) = rows.quantise(units, &x[part * each * cols..], cols) {
+                error.set(place(e));
+            }
+        }
+    });
+    error.take()
+}
