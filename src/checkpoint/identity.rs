@@ -27,11 +27,17 @@ impl Weights {
     /// its change time, which no program can set back; a copy of such a checkpoint is another one.
     #[must_use]
     pub fn identity(&self) -> String {
+        self.identity_within(WHOLE_LIMIT)
+    }
+
+    /// [`Self::identity`] with another length up to which files are hashed whole.
+    #[must_use]
+    pub fn identity_within(&self, whole_limit: u64) -> String {
         let mut hasher = self.index_hasher();
         let total: u64 = self.files.iter().map(|file| file.blob.bytes().len() as u64).sum();
         for file in &self.files {
             let bytes = file.blob.bytes();
-            if total <= WHOLE_LIMIT || file.blob.stamp.is_empty() {
+            if total <= whole_limit || file.blob.stamp.is_empty() {
                 hasher.update(Sha256::digest(bytes));
             } else {
                 field(&mut hasher, file.blob.stamp.as_bytes());

@@ -1,3 +1,13 @@
-//! Checkpoints: what is read, what is refused, and that every config key is accounted for.
+//! Checkpoints: what is read, what is refused and by which name, and that every config key is accounted for.
 
+mod config;
+mod docs;
+mod evidence;
 mod given;
+mod header;
+mod identity;
+mod mutation;
+mod shards;
+mod support;
+mod tokenizer;
+mod view;

@@ -118,6 +118,17 @@ impl<'a> Decoder<'a> {
         })
     }
 
+    /// Every layer in order; a tensor that one of them lacks is said to be asked for by the number of layers and by
+    /// `also`, the keys that say what the layers are.
+    pub(super) fn collect(
+        &self,
+        also: &str,
+        layer: impl Fn(usize) -> Result<Layer, ArchError>,
+    ) -> Result<Vec<Layer>, ArchError> {
+        let because = |error: ArchError| error.because(&format!("num_hidden_layers ({}){also}", self.layers));
+        (0..self.layers).map(|number| layer(number).map_err(because)).collect()
+    }
+
     /// The dense network of a layer.
     pub(super) fn dense(&self, layer: usize, inter: &Dim) -> Result<Ffn, ArchError> {
         let (at, of) = (format!("layers.{layer}.mlp"), format!("layer {layer}'s network"));

@@ -118,3 +118,15 @@ pub enum ArchError {
         hint: String,
     },
 }
+
+impl ArchError {
+    /// The same error; a missing tensor is said to be asked for by these keys.
+    pub(super) fn because(self, keys: &str) -> Self {
+        match self {
+            Self::MissingTensor { tensor, purpose } => {
+                Self::MissingTensor { tensor, purpose: format!("{purpose}, asked for by {keys}") }
+            }
+            other => other,
+        }
+    }
+}

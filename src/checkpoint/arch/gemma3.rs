@@ -44,8 +44,8 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let window = sliding_window(keys, &kinds)?;
     let (full, sliding) = recipes(keys, &heads.head_dim, model.max_pos, &kinds)?;
     let inter = model.inter()?;
-    let layers = kinds.iter().enumerate().map(|(layer, kind)| {
-        let (recipe, window) = if *kind == Kind::Sliding { (&sliding, window) } else { (&full, None) };
+    let layers = model.collect("", |layer| {
+        let (recipe, window) = if kinds[layer] == Kind::Sliding { (&sliding, window) } else { (&full, None) };
         let mixer = heads.layer(tensors, layer, recipe.rope.clone(), window)?;
         let at = format!("layers.{layer}");
         let norm = |rest: &str, place: &str| {
@@ -59,8 +59,7 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
             ffn: model.dense(layer, &inter)?,
             post_ffn: Some(norm("post_feedforward_layernorm", "after")?),
         })
-    });
-    let layers = layers.collect::<Result<_, _>>()?;
+    })?;
     let positions = if kinds.contains(&Kind::Full) { full.positions } else { sliding.positions };
     let from_positions = full.from_positions || sliding.from_positions;
     let recipe = Recipe { rope: full.rope, positions, from_positions };

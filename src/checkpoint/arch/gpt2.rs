@@ -28,10 +28,11 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let keys = &given.keys;
     let tensors = Tensors::under(given.index, &["transformer.", ""], "wte.weight")?;
     let sizes = Sizes::read(keys)?;
-    let layers_key = if keys.given("n_layer") { "n_layer" } else { "num_hidden_layers" };
+    let layers_key = keys.spelling("n_layer", "num_hidden_layers");
     keys.alias::<usize>("n_layer", "num_hidden_layers")?;
     let layers = count(keys, layers_key, &tensors)?;
-    let blocks = (0..layers).map(|layer| sizes.layer(&tensors, layer)).collect::<Result<_, _>>()?;
+    let because = |error: ArchError| error.because(&format!("{layers_key} ({layers})"));
+    let blocks = (0..layers).map(|layer| sizes.layer(&tensors, layer).map_err(because)).collect::<Result<_, _>>()?;
     let max_pos = Dim::new(size(keys, "n_positions", "max_position_embeddings")?, "n_positions");
     let positions = tensors.whole("wpe.weight", "learned positions", &[&max_pos, &sizes.hidden])?;
     let heads = ["lm_head".to_owned()];

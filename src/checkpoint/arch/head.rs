@@ -31,13 +31,16 @@ pub(super) fn ends(
     let full = tensors.name(embed);
     let embed = tensors.whole(embed, "token embedding", &[&vocab, hidden])?;
     let tied = (keys.get::<bool>("tie_word_embeddings")?, outer.map_or(Ok(None), |o| o.get("tie_word_embeddings"))?);
+    if let (Some(a), Some(b), Some(outer)) = (tied.0, tied.1, outer)
+        && a != b
+    {
+        let key = "tie_word_embeddings";
+        return Err(keys.conflict(key, outer.name(key), "one model has one head"));
+    }
     let held: Vec<&String> = heads.iter().filter(|head| tensors.holds(&format!("{head}.weight"))).collect();
     let Some(head) = held.first() else {
-        if matches!(tied, (Some(false), None | Some(false)) | (None, Some(false))) {
-            let purpose = format!(
-                "the LM head: key '{}' says that it is not the embedding",
-                if tied.0.is_some() { keys.name("tie_word_embeddings") } else { "tie_word_embeddings".to_owned() }
-            );
+        if tied.0.or(tied.1) == Some(false) {
+            let purpose = "the LM head, which by key 'tie_word_embeddings' is not the embedding".to_owned();
             return Err(ArchError::MissingTensor { tensor: format!("{}.weight", heads[0]), purpose });
         }
         let head = Linear { weight: embed.clone(), bias: None };

@@ -21,7 +21,7 @@ pub(super) fn layers(
     model: &Decoder<'_>,
     kv_default: usize,
     image_axes: bool,
-    mut ffn: impl FnMut(usize) -> Result<Ffn, ArchError>,
+    ffn: impl Fn(usize) -> Result<Ffn, ArchError>,
 ) -> Result<(Vec<Layer>, Recipe), ArchError> {
     let keys = model.keys;
     let interval = keys.size("full_attention_interval")?.unwrap_or(INTERVAL);
@@ -33,20 +33,25 @@ pub(super) fn layers(
         None => every(model.layers, interval, Kind::Linear, Kind::Full),
     };
     let Some(first) = kinds.iter().position(|kind| *kind == Kind::Full) else {
-        let key = if keys.given("layer_types") { "layer_types" } else { "full_attention_interval" };
-        return Err(keys.unsupported(key, "no layer attends, so nothing tells the heads' dimension"));
+        let key = keys.spelling("full_attention_interval", "layer_types");
+        return Err(keys.unsupported(
+            key,
+            format!("none of num_hidden_layers ({}) attends, and such a stack is not known", model.layers),
+        ));
     };
-    let heads = Heads::read(keys, &model.tensors, first, &model.hidden, Some(kv_default))?;
+    let ruling = if keys.value("layer_types").is_some() { "layer_types" } else { "full_attention_interval" };
+    let heads = Heads::read(keys, &model.tensors, first, &model.hidden, Some(kv_default));
+    let heads = heads.map_err(|error| error.because(ruling))?;
     let heads = Heads { eps: model.eps, norms: true, centred: true, gated: true, ..heads };
     let style = if image_axes { &STYLE_IMAGES } else { &STYLE };
     let recipe = rope::read(keys, style, &heads.head_dim, model.max_pos)?;
     let delta = Delta::read(keys, &model.hidden, model.act, model.eps)?;
-    let layers = kinds.iter().enumerate().map(|(layer, kind)| {
-        let mixer = match kind {
+    let layers = model.collect(&format!(" and {ruling}"), |layer| {
+        let mixer = match kinds[layer] {
             Kind::Linear => Mixer::DeltaNet(delta.layer(&model.tensors, layer)?),
             _ => Mixer::Attention(heads.layer(&model.tensors, layer, recipe.rope.clone(), None)?),
         };
         model.layer(layer, mixer, ffn(layer)?)
-    });
-    Ok((layers.collect::<Result<_, _>>()?, recipe))
+    })?;
+    Ok((layers, recipe))
 }

@@ -194,11 +194,21 @@ impl<'a> Keys<'a> {
                 self.note(rule.key, rule.reason);
             }
         }
-        let seen = self.seen.borrow();
-        match self.map.keys().find(|key| !seen.contains(*key)) {
+        match self.left() {
             Some(key) => Err(ArchError::UnknownKey { key: self.name(key), given: self.shown(key) }),
             None => Ok(()),
         }
+    }
+
+    /// A key that is not accounted for.
+    pub(super) fn left(&self) -> Option<&'a str> {
+        let seen = self.seen.borrow();
+        self.map.keys().map(String::as_str).find(|key| !seen.contains(*key))
+    }
+
+    /// The key of two that is there, else the first.
+    pub(super) fn spelling<'k>(&self, key: &'k str, other: &'k str) -> &'k str {
+        if !self.map.contains_key(key) && self.map.contains_key(other) { other } else { key }
     }
 
     /// Take over the notes of an object inside this one.

@@ -16,11 +16,11 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let heads = Heads { eps: model.eps, ..Heads::read(model.keys, &model.tensors, 0, &model.hidden, None)? };
     let recipe = rope::read(model.keys, &Style::PLAIN, &heads.head_dim, model.max_pos)?;
     let inter = model.inter()?;
-    let layers = (0..model.layers).map(|layer| {
+    let layers = model.collect("", |layer| {
         let mixer = heads.layer(&model.tensors, layer, recipe.rope.clone(), None)?;
         model.layer(layer, Mixer::Attention(mixer), model.dense(layer, &inter)?)
-    });
-    let spec = model.spec("llama", layers.collect::<Result<_, _>>()?, &recipe, None)?;
+    })?;
+    let spec = model.spec("llama", layers, &recipe, None)?;
     model.finish(&[FIXED, LLAMA_FIXED], &[COMMON, LLAMA], &[SKIP_ROTARY])?;
     Ok(spec)
 }

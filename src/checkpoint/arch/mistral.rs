@@ -21,11 +21,11 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let recipe = rope::read(model.keys, &Style::PLAIN, &heads.head_dim, model.max_pos)?;
     let window = one_window(model.keys, model.layers, Some(WINDOW))?;
     let inter = model.inter()?;
-    let layers = (0..model.layers).map(|layer| {
+    let layers = model.collect("", |layer| {
         let mixer = heads.layer(&model.tensors, layer, recipe.rope.clone(), window)?;
         model.layer(layer, Mixer::Attention(mixer), model.dense(layer, &inter)?)
-    });
-    let spec = model.spec("mistral", layers.collect::<Result<_, _>>()?, &recipe, None)?;
+    })?;
+    let spec = model.spec("mistral", layers, &recipe, None)?;
     model.finish(&[FIXED], &[COMMON], &[SKIP_ROTARY])?;
     Ok(spec)
 }

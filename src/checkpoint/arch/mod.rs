@@ -20,6 +20,7 @@ mod llama;
 mod mistral;
 mod mlp;
 mod phi3;
+mod print;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
@@ -29,6 +30,7 @@ mod tensors;
 
 pub use error::ArchError;
 pub use keys::Note;
+pub use print::tables;
 pub use tensors::{SKIP_AHEAD, SKIP_GPT2, SKIP_ROTARY, SKIP_VISION, Skip, TensorIndex};
 
 use decoder::Given;
@@ -117,13 +119,11 @@ fn family(keys: &Keys<'_>) -> Result<(&'static Family, bool), ArchError> {
     let kind = keys.get::<String>("model_type")?;
     let classes = keys.get::<Vec<String>>("architectures")?.unwrap_or_default();
     let unknown = || {
-        let kind = kind.as_ref().map_or_else(|| "none".to_owned(), |kind| format!("'{kind}'"));
-        let known: Vec<String> = FAMILIES.iter().map(|family| family.classes.join(", ")).collect();
+        let known: Vec<&str> = FAMILIES.iter().flat_map(|family| family.classes).copied().collect();
+        let (classes, kind) = (classes.join(", "), kind.as_deref().unwrap_or("none"));
+        let classes = if classes.is_empty() { "none" } else { &classes };
         ArchError::Unknown {
-            found: format!(
-                "{} (model_type {kind})",
-                if classes.is_empty() { "none".to_owned() } else { format!("'{}'", classes.join("', '")) }
-            ),
+            found: format!("{classes} (key 'architectures') of type {kind} (key 'model_type')"),
             known: known.join(", "),
         }
     };

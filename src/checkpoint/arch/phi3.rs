@@ -21,11 +21,11 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let recipe = rope::read(model.keys, &STYLE, &heads.head_dim, model.max_pos)?;
     let window = one_window(model.keys, model.layers, None)?;
     let inter = model.inter()?;
-    let layers = (0..model.layers).map(|layer| {
+    let layers = model.collect("", |layer| {
         let mixer = heads.layer(&model.tensors, layer, recipe.rope.clone(), window)?;
         model.layer(layer, Mixer::Attention(mixer), model.dense(layer, &inter)?)
-    });
-    let spec = model.spec("phi3", layers.collect::<Result<_, _>>()?, &recipe, None)?;
+    })?;
+    let spec = model.spec("phi3", layers, &recipe, None)?;
     model.finish(&[FIXED], &[COMMON, PHI3], &[SKIP_ROTARY])?;
     Ok(spec)
 }

@@ -25,11 +25,11 @@ pub(super) fn read_as(given: &Given<'_>, family: &str, norms: bool) -> Result<Sp
     let recipe = rope::read(model.keys, &Style::PLAIN, &heads.head_dim, model.max_pos)?;
     let windows = late_windows(model.keys, model.layers)?;
     let inter = model.inter()?;
-    let layers = windows.into_iter().enumerate().map(|(layer, window)| {
-        let mixer = heads.layer(&model.tensors, layer, recipe.rope.clone(), window)?;
+    let layers = model.collect("", |layer| {
+        let mixer = heads.layer(&model.tensors, layer, recipe.rope.clone(), windows[layer])?;
         model.layer(layer, Mixer::Attention(mixer), model.dense(layer, &inter)?)
-    });
-    let spec = model.spec(family, layers.collect::<Result<_, _>>()?, &recipe, None)?;
+    })?;
+    let spec = model.spec(family, layers, &recipe, None)?;
     model.finish(&[FIXED], &[COMMON], &[SKIP_ROTARY])?;
     Ok(spec)
 }

@@ -15,6 +15,9 @@ const DEFAULTS: Defaults = Defaults { centred: true, ..Defaults::USUAL };
 /// The framework's key heads when the key is absent.
 const KV_HEADS: usize = 2;
 
+/// The keys that say which layers are dense.
+const RULING: &str = "decoder_sparse_step, mlp_only_layers and num_experts";
+
 pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let model = Decoder::read(given, &DEFAULTS)?;
     let keys = model.keys;
@@ -22,10 +25,10 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let dense = dense_layers(keys, model.layers, mixture.is_some())?;
     let inter = if dense.contains(&true) { Some(model.inter()?) } else { None };
     let (layers, recipe) = hybrid::layers(&model, KV_HEADS, false, |layer| match (&inter, &mixture) {
-        (Some(inter), _) if dense[layer] => model.dense(layer, inter),
+        (Some(inter), _) if dense[layer] => model.dense(layer, inter).map_err(|error| error.because(RULING)),
         (_, Some(mixture)) => {
-            let of = format!("layer {layer}'s mixture, by decoder_sparse_step and mlp_only_layers");
-            mixture.layer(&model.tensors, &format!("layers.{layer}.mlp"), &of).map(Ffn::Moe)
+            let (at, of) = (format!("layers.{layer}.mlp"), format!("layer {layer}'s mixture"));
+            mixture.layer(&model.tensors, &at, &of).map(Ffn::Moe).map_err(|error| error.because(RULING))
         }
         (_, None) => Err(keys.bad("num_experts", "a size of at least 1, as decoder_sparse_step needs")),
     })?;
@@ -67,7 +70,9 @@ fn dense_layers(keys: &Keys<'_>, layers: usize, experts: bool) -> Result<Vec<boo
     let only = keys.or("mlp_only_layers", Vec::<usize>::new())?;
     let step = keys.size("decoder_sparse_step")?.unwrap_or(1);
     if let Some(layer) = only.iter().find(|layer| **layer >= layers) {
-        return Err(keys.bad("mlp_only_layers", format!("a list of layers below {layers} ({layer} is not)")));
+        return Err(
+            keys.bad("mlp_only_layers", format!("a list of layers below num_hidden_layers, {layers} ({layer} is not)"))
+        );
     }
     Ok((0..layers).map(|layer| !experts || only.contains(&layer) || (layer + 1) % step != 0).collect())
 }

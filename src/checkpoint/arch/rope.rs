@@ -111,16 +111,17 @@ fn recipe(
     let rot = rotated(keys, dict, given, style, head_dim)?;
     let (mut scaling, mut positions, mut from_positions) = (RopeScaling::Default, max_pos, false);
     if let Some(dict) = dict {
+        let type_key = dict.spelling("rope_type", "type");
         let kind = dict.alias::<String>("rope_type", "type")?.unwrap_or_else(|| "default".to_owned());
         // The first phi3 files call the recipe "su", and some "yarn".
         let longrope_only = style.types == ["longrope"];
         let kind = if longrope_only && matches!(kind.as_str(), "su" | "yarn") { "longrope" } else { kind.as_str() };
         if kind != "default" && !style.types.contains(&kind) {
-            let key = if dict.given("rope_type") { "rope_type" } else { "type" };
-            return Err(dict.unsupported(key, format!("known types are default, {}", style.types.join(", "))));
+            let known = format!("known types are default, {}", style.types.join(", "));
+            return Err(dict.unsupported(type_key, known));
         }
-        let site =
-            Site { keys, dict, theta, rot, max_pos, original: original(keys, dict, kind, given, style, max_pos)? };
+        let original = original(keys, dict, kind, given, style, max_pos)?;
+        let site = Site { keys, dict, theta, rot, head_dim, max_pos, original, type_key, kind };
         scaling = match kind {
             "linear" => RopeScaling::Linear { factor: site.factor()? },
             "dynamic" => site.dynamic()?,
@@ -146,7 +147,9 @@ fn recipe(
             dict.note("mrope_section", "text has one position on all axes, so every band turns by the same angle");
             dict.note("mrope_interleaved", "text has one position on all axes, so every band turns by the same angle");
         }
-        dict.finish(&[], &[])?;
+        if let Some(key) = dict.left() {
+            return Err(dict.unsupported(key, format!("a recipe whose {type_key} is '{kind}' has no such number")));
+        }
         keys.absorb(dict);
     } else if given.original.is_some() {
         keys.note("original_max_position_embeddings", "no rotary scaling that would use it is given");
@@ -219,14 +222,27 @@ struct Site<'a, 'b> {
     dict: &'a Keys<'b>,
     theta: f64,
     rot: usize,
+    head_dim: &'a Dim,
     max_pos: usize,
     original: usize,
+    /// The key that gives the type, and the type.
+    type_key: &'a str,
+    kind: &'a str,
 }
 
 impl Site<'_, '_> {
+    /// A number that the type cannot do without.
+    fn need(&self, key: &str) -> Result<f64, ArchError> {
+        self.dict.positive(key)?.ok_or_else(|| self.lacks(key))
+    }
+
+    fn lacks(&self, key: &str) -> ArchError {
+        let reason = format!("a recipe of this type needs the key '{}'", self.dict.name(key));
+        self.dict.unsupported(self.type_key, reason)
+    }
+
     fn factor(&self) -> Result<f64, ArchError> {
-        let factor = self.dict.positive("factor")?;
-        factor.ok_or_else(|| ArchError::MissingKey { key: self.dict.name("factor") })
+        self.need("factor")
     }
 
     /// The factor, or the ratio of the two lengths where the key is absent.
@@ -282,12 +298,12 @@ impl Site<'_, '_> {
 
     fn longrope(&self) -> Result<RopeScaling, ArchError> {
         let list = |key: &str| -> Result<Vec<f64>, ArchError> {
-            let list: Vec<f64> = self.dict.need(key)?;
+            let list: Vec<f64> = self.dict.get(key)?.ok_or_else(|| self.lacks(key))?;
             if list.len() != self.rot / 2 || list.iter().any(|factor| *factor <= 0.0) {
+                let (pairs, from) = (self.rot / 2, &self.head_dim.from);
                 let expected = format!(
-                    "a list of {} numbers above 0, one for each pair of rotated dimensions \
-                     (head_dim * partial_rotary_factor / 2)",
-                    self.rot / 2
+                    "a list of {pairs} numbers above 0, one for each pair of rotated dimensions: \
+                     {from}, times partial_rotary_factor / 2"
                 );
                 return Err(self.dict.bad(key, expected));
             }
