@@ -2,6 +2,7 @@
 
 use crate::command::{FieldInfo, OPS, OpInfo, Place, Role, Unit};
 use crate::file::{FILE_VERSION, MAGIC};
+use crate::text::FORM;
 use crate::word::{FIELDS, FieldBits, USED_BITS, WORD_BITS};
 use crate::{LayerId, Slot, TensorId};
 use std::fmt::Write;
@@ -26,7 +27,8 @@ fn write(out: &mut String) -> std::fmt::Result {
     word(out)?;
     slots(out)?;
     commands(out)?;
-    OPS.iter().try_for_each(|op| command(out, op))
+    OPS.iter().try_for_each(|op| command(out, op))?;
+    write!(out, "\n## Program text\n\n{FORM}")
 }
 
 fn word(out: &mut String) -> std::fmt::Result {
@@ -83,7 +85,7 @@ fn slots(out: &mut String) -> std::fmt::Result {
     )?;
     writeln!(out, "their width from it. Only `x` passes from one layer to the next.\n")?;
     writeln!(out, "| code | slot | holds |\n|---|---|---|")?;
-    Slot::ALL.iter().try_for_each(|s| writeln!(out, "| {} | {} | {} |", s.code(), s.name(), s.meaning()))?;
+    Slot::ALL.iter().try_for_each(|s| writeln!(out, "| {} | {} | {} |", s.code(), s.name(), cell(s.meaning())))?;
     out.push('\n');
     Ok(())
 }
@@ -152,9 +154,13 @@ fn usage(field: &FieldInfo, place: Place) -> String {
     }
 }
 
+/// Text in a table's cell, which a bar would end.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
 fn meaning(field: &FieldInfo) -> String {
-    // A bar would end the table's cell.
-    let meaning = field.meaning.replace('|', "\\|");
+    let meaning = cell(field.meaning);
     if field.choices.is_empty() {
         return meaning;
     }

@@ -102,15 +102,14 @@ fn each_spare_bit_is_refused() {
 
 #[test]
 fn a_value_wider_than_its_field_is_refused_by_name() {
-    let cases: [(&str, Box<dyn Fn(&mut RawWord)>, u32, u32); 4] = [
-        ("slot3", Box::new(|r| r.slots[3] = 32), 32, 31),
-        ("tensor1", Box::new(|r| r.tensors[1] = 1 << 20), 1 << 20, (1 << 20) - 1),
-        ("offset", Box::new(|r| r.offset = u32::MAX), u32::MAX, (1 << 20) - 1),
-        ("slot0", Box::new(|r| r.slots[0] = 255), 255, 31),
+    let unused = RawWord::unused(1, 0);
+    let cases = [
+        ("slot3", RawWord { slots: [0, 0, 0, 32, 0, 0, 0], ..unused }, 32, 31),
+        ("slot0", RawWord { slots: [255; 7], ..unused }, 255, 31),
+        ("tensor1", RawWord { tensors: [0, 1 << 20], ..unused }, 1 << 20, (1 << 20) - 1),
+        ("offset", RawWord { offset: u32::MAX, ..unused }, u32::MAX, (1 << 20) - 1),
     ];
-    for (field, change, given, limit) in cases {
-        let mut raw = RawWord::unused(1, 0);
-        change(&mut raw);
+    for (field, raw, given, limit) in cases {
         let error = Word::pack(&raw).unwrap_err();
         assert_eq!((error.field, error.given, error.limit), (field, given, limit));
     }

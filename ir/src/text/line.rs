@@ -95,14 +95,14 @@ impl fmt::Display for Hint<'_> {
 
 /// The valid word most like the one given; none when all are far from it.
 pub(super) fn nearest<'a>(word: &str, valid: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let word: String = word.chars().take(64).collect();
-    let score = |v: &&str| strsim::jaro_winkler(&word.to_lowercase(), &v.to_lowercase());
-    valid
-        .into_iter()
-        .map(|v| (score(&v), v))
-        .filter(|(s, _)| *s > 0.7)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, v)| v.to_owned())
+    // Longer words are no slips of the hand, and the distance takes the product of the lengths.
+    const LONGEST: usize = 128;
+    if word.len() > LONGEST {
+        return None;
+    }
+    let valid = valid.into_iter().filter(|v| v.len() <= LONGEST);
+    let scored = valid.map(|v| (strsim::normalized_damerau_levenshtein(word, v), v)).filter(|(score, _)| *score >= 0.5);
+    scored.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, v)| v.to_owned())
 }
 
 /// A word of a line with the column where it starts.
@@ -241,6 +241,7 @@ impl Line {
         let column = self.column();
         let found = match self.peek() {
             None => "the end of the line".to_owned(),
+            Some('-') if self.at_arrow() => "'->'".to_owned(),
             Some(_) => {
                 let rest = &self.chars[self.at..];
                 let length = rest.iter().take_while(|c| is_bare(**c)).count().clamp(1, 40);

@@ -265,7 +265,7 @@ impl<'a> Pairs<'a> {
     fn end(self) -> Result<(), TextError> {
         match self.pairs.first() {
             None => Ok(()),
-            Some((key, _)) => Err(self.line.wrong(key, "no more: this scaling has no such field", [])),
+            Some((key, _)) => Err(self.line.wrong(key, "no field of another scaling", [])),
         }
     }
 }

@@ -222,7 +222,7 @@ impl Check<'_> {
                 self.heads_share(heads, kv_heads);
                 self.inside("qkv", qkv, 0, u64::from(heads) * u64::from(head_dim));
                 let need = format!("below the {} positions, or 0 for all of them", program.max_pos);
-                self.count(usize::from(window) < program.max_pos, "window", window.into(), need);
+                self.count(window == 0 || usize::from(window) < program.max_pos, "window", window.into(), need);
             }
             Command::Gate { x, gate, out, group, .. } => {
                 let width = self.width(x);
@@ -267,7 +267,8 @@ impl Check<'_> {
             }
             Command::Act { x, out, gated, groups, .. } => {
                 let inner = self.width(out);
-                let (needed, why) = if gated { (2 * inner, "twice the width of 'out'") } else { (inner, "as 'out'") };
+                let (needed, why) =
+                    if gated { (inner.saturating_mul(2), "twice the width of 'out'") } else { (inner, "as 'out'") };
                 self.wide("x", x, needed, why);
                 let whole = inner.is_multiple_of(groups.into());
                 self.count(whole, "groups", groups.into(), format!("a divisor of the width of 'out', {inner}"));

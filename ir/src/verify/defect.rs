@@ -298,17 +298,17 @@ pub enum DefectKind {
     /// A command stands where its kind may not.
     #[error("{0}")]
     Order(&'static str),
-    /// A layer of the cut has no command.
-    #[error("the cut is layers {first}..{last}, but layer {layer} has no command")]
+    /// Layers of the cut have no command.
+    #[error("the cut is layers {first}..{last}, but {layers} without commands; lower the model again")]
     NoLayer {
-        /// The layer.
-        layer: usize,
+        /// Which ones.
+        layers: String,
         /// First layer of the cut.
         first: usize,
         /// One past the last layer of the cut.
         last: usize,
     },
-    /// A command's layer lies outside the cut.
+    /// A layer, whose first command this is, lies outside the cut.
     #[error("the cut is layers {first}..{last}; the command belongs to another program")]
     OutsideCut {
         /// First layer of the cut.

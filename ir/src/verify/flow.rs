@@ -47,6 +47,8 @@ struct Values {
     runs: BTreeMap<u64, Run>,
     /// The command that wrote the whole slot, no other having written to it since.
     writer: Option<usize>,
+    /// A faulty command has written here: who wrote what is not known.
+    presumed: bool,
     /// An earlier layer has left values here, which are no longer to be read.
     stale: bool,
 }
@@ -132,6 +134,7 @@ impl Flow<'_> {
                 let values = self.values(access.slot);
                 let _ = values.write(0, width, None);
                 values.writer = None;
+                values.presumed = true;
             }
             return;
         }
@@ -143,6 +146,7 @@ impl Flow<'_> {
             let values = self.values(access.slot);
             let lost = values.write(access.start, access.end, Some(index));
             values.writer = whole.then_some(index);
+            values.presumed &= !whole;
             self.lost(access.slot, lost);
         }
     }
@@ -194,6 +198,9 @@ impl Flow<'_> {
             Some(TensorKind::Stack { experts }) => experts,
             _ => return,
         };
+        if self.values(picks).presumed {
+            return;
+        }
         let writer = self.values(picks).writer;
         let top_k = writer.and_then(|i| self.program.commands.get(i)).filter(|c| {
             matches!(**c, Command::TopK { picks: p, experts: e, k: n, .. } if p == picks && usize::from(e) == experts && n == k)
@@ -205,7 +212,7 @@ impl Flow<'_> {
             return refuse("picks", picks, format!("a top_k of {k} among {experts} experts"));
         };
         if let Some(weights) = weights
-            && (*written != weights || self.values.get(&weights).and_then(|v| v.writer) != writer)
+            && (*written != weights || self.values.get(&weights).is_some_and(|v| !v.presumed && v.writer != writer))
         {
             refuse("weights", weights, "the same top_k".to_owned());
         }

@@ -47,8 +47,8 @@ use crate::{Command, Program, Slot};
 pub mod limits {
     /// Commands.
     pub const COMMANDS: u128 = 1 << 18;
-    /// Elements of a slot: what the 20-bit offset of a Part write and a wide vocabulary ask for, and room to spare.
-    pub const WIDTH: u128 = 1 << 24;
+    /// Elements of a slot: twice what an offset reaches.
+    pub const WIDTH: u128 = 1 << 21;
     /// Positions: every one is an exact f32, as rotary angles need.
     pub const POSITIONS: u128 = 1 << 24;
     /// Elements of all tensors together: their bytes, at up to 8 an element, are addressable.
@@ -57,7 +57,7 @@ pub mod limits {
         if addressable < 1 << 40 { addressable } else { 1 << 40 }
     };
     /// Elements of a sequence's rings and memories in one layer.
-    pub const STATE: u128 = 1 << 26;
+    pub const STATE: u128 = 1 << 24;
     /// Elements of a layer's cache over all positions: addressable as f32.
     pub const CACHE: u128 = isize::MAX as u128 / 8;
 }
@@ -102,7 +102,7 @@ pub fn verify_part(program: &Program, ends: Ends) -> Result<(), Defects> {
     if tables::counts(program, &mut found) {
         tables::check(program, ends, &mut found);
         let sound: Vec<bool> = (0..program.commands.len()).map(|i| command::check(program, i, &mut found)).collect();
-        order::check(program, ends, &mut found);
+        order::check(program, ends, &sound, &mut found);
         flow::check(program, ends, &sound, &mut found);
     }
     if found.is_empty() { Ok(()) } else { Err(Defects(found)) }

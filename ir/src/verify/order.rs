@@ -3,7 +3,8 @@
 use super::{At, Defect, DefectKind, Ends, limits};
 use crate::{Command, LayerId, Program, Slot};
 
-pub(super) fn check(program: &Program, ends: Ends, found: &mut Vec<Defect>) {
+/// `sound[i]` tells that command i has passed the invariants of a command by itself.
+pub(super) fn check(program: &Program, ends: Ends, sound: &[bool], found: &mut Vec<Defect>) {
     sections(program, ends, found);
     logits(program, ends, found);
     layers(program, found);
@@ -12,7 +13,9 @@ pub(super) fn check(program: &Program, ends: Ends, found: &mut Vec<Defect>) {
         let at = At::command(program, index);
         let mut push = |kind| found.push(Defect { at: at.clone(), kind });
         match state.get_mut(usize::from(command.layer().0)) {
-            Some(held) => held.command(program, index, command, &mut push),
+            Some(held) if sound.get(index) == Some(&true) => held.command(program, index, command, &mut push),
+            // What is wrong with it is known; that it stands here is enough for the commands that need it.
+            Some(held) => held.presume(index, command),
             None if is_layered(command) => {
                 push(DefectKind::Order("heads and state belong to a layer; give the command's layer"));
             }
@@ -106,16 +109,21 @@ fn layers(program: &Program, found: &mut Vec<Defect>) {
     let mut held = [false; LayerId::OUTSIDE.0 as usize];
     for (index, command) in program.commands.iter().enumerate() {
         let layer = usize::from(command.layer().0);
-        if let Some(held) = held.get_mut(layer) {
-            *held = true;
-            if !(first..last).contains(&layer) {
-                found.push(Defect { at: At::command(program, index), kind: DefectKind::OutsideCut { first, last } });
-            }
+        let seen = held.get_mut(layer).map(|held| std::mem::replace(held, true));
+        if seen == Some(false) && !(first..last).contains(&layer) {
+            found.push(Defect { at: At::command(program, index), kind: DefectKind::OutsideCut { first, last } });
         }
     }
-    let cut = held.iter().enumerate().take(last).skip(first);
-    let missing = cut.filter(|(_, held)| !**held).map(|(layer, _)| DefectKind::NoLayer { layer, first, last });
-    found.extend(missing.map(|kind| Defect { at: At::Program, kind }));
+    // A cut that is no run of layers is a defect of the identity.
+    let cut = held.iter().enumerate().take(last).skip(first).filter(|_| last <= held.len());
+    let missing: Vec<usize> = cut.filter(|(_, held)| !**held).map(|(layer, _)| layer).collect();
+    if let (Some(one), Some(end)) = (missing.first(), missing.last()) {
+        let layers = match missing.len() {
+            1 => format!("layer {one} is"),
+            n => format!("{n} layers from {one} to {end} are"),
+        };
+        found.push(Defect { at: At::Program, kind: DefectKind::NoLayer { layers, first, last } });
+    }
 }
 
 /// The cache of a layer and how it was filled.
@@ -123,7 +131,8 @@ fn layers(program: &Program, found: &mut Vec<Defect>) {
 struct Cache {
     index: usize,
     qkv: Slot,
-    v_dim: u16,
+    /// None when the command is faulty.
+    v_dim: Option<u16>,
     attended: bool,
 }
 
@@ -155,7 +164,7 @@ impl Held {
                 self.geometry(index, [heads, kv_heads, head_dim], push);
                 match self.cache {
                     Some(Cache { index: other, .. }) => push(DefectKind::State { other }),
-                    None => self.cache = Some(Cache { index, qkv, v_dim, attended: false }),
+                    None => self.cache = Some(Cache { index, qkv, v_dim: Some(v_dim), attended: false }),
                 }
                 let row = u128::from(kv_heads) * (u128::from(head_dim) + u128::from(v_dim));
                 let (what, given) = ("the cache of all positions", row * program.max_pos as u128);
@@ -172,8 +181,8 @@ impl Held {
                 if cache.qkv != qkv {
                     push(DefectKind::Order("it reads another slot than the layer's cache_append; make them one"));
                 }
-                let (given, needed) =
-                    (program.width(out).unwrap_or(0) as u64, u64::from(heads) * u64::from(cache.v_dim));
+                let Some(v_dim) = cache.v_dim else { return };
+                let (given, needed) = (program.width(out).unwrap_or(0) as u64, u64::from(heads) * u64::from(v_dim));
                 if given != needed {
                     let why = "heads * the cache's v_dim".to_owned();
                     push(DefectKind::Width { field: "out", slot: out, given, needed, why });
@@ -186,6 +195,21 @@ impl Held {
             Command::Delta { value_heads, key_dim, value_dim, .. } => {
                 once(&mut self.delta, push);
                 state_size(u128::from(value_heads) * u128::from(key_dim) * u128::from(value_dim), push);
+            }
+            _ => {}
+        }
+    }
+
+    /// Take a faulty command for the one that was meant.
+    fn presume(&mut self, index: usize, command: &Command) {
+        match *command {
+            Command::CacheAppend { qkv, .. } if self.cache.is_none() => {
+                self.cache = Some(Cache { index, qkv, v_dim: None, attended: false });
+            }
+            Command::Attend { .. } => {
+                if let Some(cache) = &mut self.cache {
+                    cache.attended = true;
+                }
             }
             _ => {}
         }
