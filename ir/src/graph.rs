@@ -236,6 +236,14 @@ impl StepGraph {
         self.len() == 0
     }
 
+    /// All nodes in authored order, which need not put operands before users once blocks have replaced primitives.
+    #[must_use]
+    pub fn authored(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.graph.node_indices().collect();
+        nodes.sort_unstable_by_key(|id| self.key(*id));
+        nodes
+    }
+
     /// All nodes, operands before users, otherwise in authored order: the one schedule of the step.
     #[must_use]
     pub fn schedule(&self) -> Vec<NodeId> {

@@ -212,7 +212,7 @@ impl Author {
         }
     }
 
-    fn embed(&mut self, spec: &Spec) -> Value {
+    pub(crate) fn embed(&mut self, spec: &Spec) -> Value {
         let position = spec.positions.as_ref().map(|_| self.position());
         self.at("embed", None, Part::Embed);
         let token = self.op("token", Prim::Token, &[]);

@@ -1,7 +1,7 @@
 //! `fuse`: rules from one table rewrite a step graph until it is made of blocks that a target has units for.
 //!
 //! A rule is a function from a node to a patch, or to nothing. Rules run in the order of their table, each once over the
-//! schedule; a rule fires only where it recognises the whole of what it replaces, constants, operand order and users
+//! nodes; a rule fires only where it recognises the whole of what it replaces, constants, operand order and users
 //! included. What the target takes is its [`Shim`]'s to say: a rule whose block the target has no use for stays silent.
 
 use crate::rules::PHASES;
@@ -73,24 +73,26 @@ pub struct Fired {
 /// Apply the table's rules that `shim` takes; says which fired.
 pub fn fuse(graph: &mut StepGraph, shim: &Shim) -> Vec<Fired> {
     let mut fired = Vec::new();
+    let mut nodes = graph.authored();
     for rule in PHASES.iter().flat_map(|phase| phase.rules).filter(|rule| shim.takes(rule)) {
-        let times = run(graph, rule);
+        let times = run(graph, rule, &nodes);
         if times > 0 {
             fired.push(Fired { rule: rule.name, times });
+            nodes = graph.authored();
         }
     }
     fired
 }
 
-/// One rule over all nodes, in schedule order; how often it fired.
-pub(crate) fn run(graph: &mut StepGraph, rule: &Rule) -> usize {
+/// One rule over these nodes; how often it fired.
+pub(crate) fn run(graph: &mut StepGraph, rule: &Rule, nodes: &[NodeId]) -> usize {
     let mut times = 0;
-    for id in graph.schedule() {
+    for id in nodes {
         // An earlier patch of this pass may have taken the node.
-        if graph.node(id).is_none() {
+        if graph.node(*id).is_none() {
             continue;
         }
-        if let Some(patch) = (rule.apply)(graph, id) {
+        if let Some(patch) = (rule.apply)(graph, *id) {
             patch.apply(graph);
             times += 1;
         }

@@ -38,6 +38,11 @@ pub fn hand_lowering(spec: &Spec, numerics: &Numerics) -> Result<Program, Progra
 
 const ONE: Const = Const::new(1.0);
 
+/// A product of sizes; one that overflows fits no tensor and is refused with the first that it is compared to.
+fn times(a: usize, b: usize) -> usize {
+    a.saturating_mul(b)
+}
+
 #[derive(Default)]
 struct Hand {
     layer: Option<usize>,
@@ -113,8 +118,8 @@ impl Hand {
     }
 
     fn attention(&mut self, base: &str, spec: &Spec, a: &Attention) -> Result<(), ProgramError> {
-        let (q, k, v) = (a.heads * a.head_dim, a.kv_heads * a.head_dim, a.kv_heads * a.v_dim);
-        let (attn, qkv) = (a.heads * a.v_dim, Slot::Qkv);
+        let (q, k, v) = (times(a.heads, a.head_dim), times(a.kv_heads, a.head_dim), times(a.kv_heads, a.v_dim));
+        let (attn, qkv) = (times(a.heads, a.v_dim), Slot::Qkv);
         let parts = [("q", &a.q, q), ("k", &a.k, k), ("v", &a.v, v)];
         self.side_by_side(base, "qkv", &parts, spec.hidden, qkv)?;
         if let Some(linear) = &a.gate {
@@ -179,8 +184,8 @@ impl Hand {
     }
 
     fn delta(&mut self, base: &str, spec: &Spec, d: &DeltaNet) -> Result<(), ProgramError> {
-        let (keys, values) = (d.key_heads * d.key_dim, d.value_heads * d.value_dim);
-        let channels = 2 * keys + values;
+        let (keys, values) = (times(d.key_heads, d.key_dim), times(d.value_heads, d.value_dim));
+        let channels = times(2, keys).saturating_add(values);
         self.project(format!("{base}.qkv"), &d.qkv, [spec.hidden, channels], Slot::H, Slot::DeltaIn)?;
         self.project(format!("{base}.z"), &d.z, [spec.hidden, values], Slot::H, Slot::DeltaZ)?;
         let parts = [("b", &d.b, d.value_heads), ("a", &d.a, d.value_heads)];
@@ -197,7 +202,7 @@ impl Hand {
         let (count, taps) = (self.count("channels", channels)?, self.count("taps", d.conv_taps)?);
         self.commands.push(Command::Conv { layer, x, out, weight, bias, channels: count, taps, act: d.conv_act });
 
-        let heads = self.count("heads", 2 * d.key_heads)?;
+        let heads = self.count("heads", times(2, d.key_heads))?;
         let head_dim = self.count("head_dim", d.key_dim)?;
         self.commands.push(Command::L2Norm { layer, x: out, heads, head_dim, eps: Const::new(d.l2_eps) });
 
@@ -205,7 +210,7 @@ impl Hand {
         let dt_bias = self.plain(&format!("{base}.dt_bias"), &d.dt_bias, d.value_heads, 1)?;
         let value_heads = self.count("value_heads", d.value_heads)?;
         let (ba, gb) = (Slot::DeltaBa, Slot::DeltaGb);
-        self.widen(gb, 2 * d.value_heads)?;
+        self.widen(gb, times(2, d.value_heads))?;
         self.commands.push(Command::DeltaGate { layer, ba, gb, a_log, dt_bias, heads: value_heads });
 
         let share = d.value_heads / d.key_heads.max(1);
@@ -250,7 +255,7 @@ impl Hand {
     }
 
     fn moe(&mut self, base: &str, spec: &Spec, moe: &Moe) -> Result<(), ProgramError> {
-        let (hidden, inter) = (spec.hidden, moe.inter);
+        let (hidden, inter, pair) = (spec.hidden, moe.inter, times(2, moe.inter));
         self.project(format!("{base}.router"), &moe.router, [hidden, moe.experts], Slot::H, Slot::Router)?;
         let layer = self.code()?;
         let (experts, k) = (self.count("experts", moe.experts)?, self.count("k", moe.top_k)?);
@@ -261,13 +266,13 @@ impl Hand {
         self.commands.push(Command::TopK { layer, logits, picks, weights, experts, k, renormalise });
 
         let kind = TensorKind::Stack { experts: moe.experts };
-        let stack = self.tensor(&format!("{base}.gate_up"), &moe.gate_up, kind, 2 * inter * moe.experts, hidden)?;
+        let stack = self.tensor(&format!("{base}.gate_up"), &moe.gate_up, kind, times(pair, moe.experts), hidden)?;
         let (both, inner) = (Slot::ExpertGateUp, Slot::ExpertInner);
-        self.widen(both, 2 * inter * moe.top_k)?;
+        self.widen(both, times(pair, moe.top_k))?;
         self.commands.push(Command::RoutedMatvec { layer, x: Slot::H, picks, weights: None, y: both, stack, k });
-        self.widen(inner, inter * moe.top_k)?;
+        self.widen(inner, times(inter, moe.top_k))?;
         self.commands.push(Command::Act { layer, x: both, out: inner, kind: moe.act, gated: true, groups: k });
-        let stack = self.tensor(&format!("{base}.down"), &moe.down, kind, hidden * moe.experts, inter)?;
+        let stack = self.tensor(&format!("{base}.down"), &moe.down, kind, times(hidden, moe.experts), inter)?;
         let weights = Some(weights);
         self.widen(Slot::Mix, hidden)?;
         self.commands.push(Command::RoutedMatvec { layer, x: inner, picks, weights, y: Slot::Mix, stack, k });
@@ -316,7 +321,7 @@ impl Hand {
     ) -> Result<(), ProgramError> {
         let weights: Vec<&View> = parts.iter().map(|(_, linear, _)| &linear.weight).collect();
         let biases: Vec<&View> = parts.iter().filter_map(|(_, linear, _)| linear.bias.as_ref()).collect();
-        let width = parts.iter().map(|(_, _, out)| out).sum();
+        let width = parts.iter().fold(0usize, |sum, (_, _, out)| sum.saturating_add(*out));
         self.widen(slot, width)?;
         let bias = if biases.is_empty() { Some(None) } else { View::concat(&biases).map(Some) };
         let whole = biases.is_empty() || biases.len() == parts.len();
@@ -325,11 +330,11 @@ impl Hand {
             let one = Projection { name: format!("{base}.{joint}"), linear: &linear, out: width };
             return self.matvec(&one, input, Slot::H, slot, 0);
         }
-        let mut offset = 0;
+        let mut offset = 0usize;
         for (label, linear, out) in parts {
             let one = Projection { name: format!("{base}.{label}"), linear, out: *out };
             self.matvec(&one, input, Slot::H, slot, offset)?;
-            offset += out;
+            offset = offset.saturating_add(*out);
         }
         Ok(())
     }

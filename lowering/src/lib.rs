@@ -16,7 +16,9 @@ pub mod blocks;
 pub mod fuse;
 pub mod hand;
 pub mod lift;
+pub mod mutants;
 pub mod rules;
+pub mod split;
 
 #[cfg(test)]
 mod testing;
@@ -28,6 +30,7 @@ pub use blocks::lower_graph;
 pub use fuse::{Shim, fuse};
 pub use hand::hand_lowering;
 pub use lift::lift;
+pub use split::{Stage, split};
 
 use wordline_ir::{Cut, Identity, Lowered, Numerics, Program, ProgramError, Spec, spec_digest};
 

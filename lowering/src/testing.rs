@@ -206,10 +206,10 @@ pub(crate) fn qwen3() -> Spec {
     untied(spec("qwen3", layers(2, make)))
 }
 
-/// Three delta nets, then a gated attention with partial rotary.
-fn hybrid(ffn: impl Fn(&str) -> Ffn) -> Vec<Layer> {
-    layers(4, |i, name| {
-        let mixer = if i == 3 {
+/// Delta nets and gated attentions with partial rotary, in turn.
+fn hybrid(count: usize, ffn: impl Fn(&str) -> Ffn) -> Vec<Layer> {
+    layers(count, |i, name| {
+        let mixer = if i % 2 == 1 {
             // The stored q projection holds each head's query rows, then its gate's.
             let runs = |first: usize| (0..2).map(move |h| RowRange { start: h * 16 + first, end: h * 16 + first + 8 });
             let half = |first: usize| View::rows_of(format!("{name}.q"), &[32, HIDDEN], false, runs(first).collect());
@@ -231,11 +231,11 @@ fn hybrid(ffn: impl Fn(&str) -> Ffn) -> Vec<Layer> {
 }
 
 pub(crate) fn qwen3_5() -> Spec {
-    spec("qwen3_5", hybrid(dense))
+    spec("qwen3_5", hybrid(2, dense))
 }
 
 pub(crate) fn qwen3_next() -> Spec {
-    untied(spec("qwen3_next", hybrid(|name| Ffn::Moe(moe(&format!("{name}.moe"), 8, 3, true)))))
+    untied(spec("qwen3_next", hybrid(2, |name| Ffn::Moe(moe(&format!("{name}.moe"), 8, 3, true)))))
 }
 
 pub(crate) fn gpt2() -> Spec {
@@ -372,4 +372,50 @@ pub(crate) fn oddities() -> Spec {
 /// One Spec of every family's shape, and the oddities.
 pub(crate) fn families() -> Vec<Spec> {
     vec![llama(), mistral(), qwen2(), qwen3(), qwen3_5(), qwen3_next(), gpt2(), phi3(), gemma3(), oddities()]
+}
+
+/// A dense model of 70 B parameters' shape.
+pub(crate) fn big(count: usize) -> Spec {
+    let (hidden, inter, vocab) = (8192, 28_672, 128_256);
+    let wide = |name: String, out: usize, input: usize| linear(&name, out, input);
+    let make = |i: usize, _: &str| {
+        let name = format!("model.layers.{i}");
+        let a = Attention {
+            q: wide(format!("{name}.self_attn.q_proj"), 64 * 128, hidden),
+            k: wide(format!("{name}.self_attn.k_proj"), 8 * 128, hidden),
+            v: wide(format!("{name}.self_attn.v_proj"), 8 * 128, hidden),
+            o: wide(format!("{name}.self_attn.o_proj"), hidden, 64 * 128),
+            ..attention(&name, 64, 8, 128)
+        };
+        let mlp = Mlp {
+            inter,
+            act: Activation::Silu,
+            gate: Some(wide(format!("{name}.mlp.gate_proj"), inter, hidden)),
+            up: wide(format!("{name}.mlp.up_proj"), inter, hidden),
+            down: wide(format!("{name}.mlp.down_proj"), hidden, inter),
+        };
+        Layer {
+            pre_mixer: rms(&format!("{name}.input_layernorm"), hidden, 1e-5),
+            pre_ffn: rms(&format!("{name}.post_attention_layernorm"), hidden, 1e-5),
+            ..layer(&name, Mixer::Attention(a), Ffn::Dense(mlp))
+        }
+    };
+    Spec {
+        hidden,
+        vocab,
+        max_pos: 131_072,
+        embed: View::whole("model.embed_tokens.weight", &[vocab, hidden]),
+        final_norm: rms("model.norm", hidden, 1e-5),
+        head: linear("lm_head", vocab, hidden),
+        tie: false,
+        ..spec("llama", layers(count, make))
+    }
+}
+
+/// A hybrid mixture of many experts.
+pub(crate) fn mixture(count: usize, experts: usize) -> Spec {
+    let mut spec =
+        untied(spec("qwen3_next", hybrid(count, |name| Ffn::Moe(moe(&format!("{name}.moe"), experts, 10, true)))));
+    spec.max_pos = 262_144;
+    spec
 }

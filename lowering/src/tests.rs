@@ -1,3 +1,11 @@
 //! Tests of the whole path.
 
+mod invariants;
+mod mutation;
 mod oracle;
+mod random;
+mod refusals;
+mod rules;
+mod size;
+mod split;
+mod text;

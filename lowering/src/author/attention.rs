@@ -4,17 +4,10 @@ use super::{Author, Value, window_of};
 use wordline_ir::graph::{Binary, Prim, Unary};
 use wordline_ir::spec::{Attention, Norm, Rope};
 
-/// Heads of one kind: how many, and how wide.
-#[derive(Clone, Copy)]
-struct Heads {
-    count: usize,
-    dim: usize,
-}
-
 impl Author {
     pub(crate) fn attention(&mut self, a: &Attention, max_pos: usize, h: Value) -> Value {
-        let queries = Heads { count: a.heads, dim: a.head_dim };
-        let keys = Heads { count: a.kv_heads, dim: a.head_dim };
+        // Heads are counted, then measured.
+        let (queries, keys) = ([a.heads, a.head_dim], [a.kv_heads, a.head_dim]);
         let q = self.linear("q", &a.q, h);
         let k = self.linear("k", &a.k, h);
         let v = self.linear("v", &a.v, h);
@@ -45,8 +38,8 @@ impl Author {
     }
 
     /// A projection's output as heads, normed and rotated where the model does so.
-    fn heads(&mut self, label: &str, heads: Heads, norm: Option<&Norm>, rope: Option<&Rope>, x: Value) -> Value {
-        let mut x = self.reshape(&format!("{label}.heads"), &[heads.count, heads.dim], x);
+    fn heads(&mut self, label: &str, heads: [usize; 2], norm: Option<&Norm>, rope: Option<&Rope>, x: Value) -> Value {
+        let mut x = self.reshape(&format!("{label}.heads"), &heads, x);
         if let Some(norm) = norm {
             x = self.norm(&format!("{label}_norm"), norm, x, 1);
         }
@@ -64,13 +57,13 @@ impl Author {
     }
 
     /// The first `rot` dimensions of each head rotated, the others kept.
-    fn rotated(&mut self, label: &str, heads: Heads, rope: &Rope, x: Value) -> Value {
-        if rope.rot == heads.dim {
-            return self.rotate(label, heads.count, rope, x);
+    pub(crate) fn rotated(&mut self, label: &str, [heads, dim]: [usize; 2], rope: &Rope, x: Value) -> Value {
+        if rope.rot == dim {
+            return self.rotate(label, heads, rope, x);
         }
         let turned = self.slice(&format!("{label}.rot"), 1, 0, rope.rot, x);
-        let kept = self.slice(&format!("{label}.kept"), 1, rope.rot, heads.dim - rope.rot, x);
-        let turned = self.rotate(label, heads.count, rope, turned);
+        let kept = self.slice(&format!("{label}.kept"), 1, rope.rot, dim - rope.rot, x);
+        let turned = self.rotate(label, heads, rope, turned);
         self.op(&format!("{label}.whole"), Prim::Concat { axis: 1 }, &[turned, kept])
     }
 

@@ -38,7 +38,7 @@ pub(super) fn linear(
 
 /// A pack that no rule took apart: its parts must lie side by side already, each written there by its own command.
 pub(super) fn pack(r: &mut Reader<'_>, id: NodeId) -> Result<(), ProgramError> {
-    let mut next = 0;
+    let mut next = 0usize;
     let mut slot = None;
     for port in 0..r.graph.inputs(id).len() {
         let (made, extent) = r.extent(id, port)?;
@@ -46,7 +46,7 @@ pub(super) fn pack(r: &mut Reader<'_>, id: NodeId) -> Result<(), ProgramError> {
             let name = r.node(made)?.name.clone();
             return Err(r.refuse(id, format!("its part '{name}' does not lie behind the part before it")));
         }
-        next += extent.len;
+        next = next.saturating_add(extent.len);
     }
     let slot = slot.ok_or_else(|| r.refuse(id, "it has no parts".to_owned()))?;
     r.fill(id, slot)

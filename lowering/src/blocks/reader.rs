@@ -55,11 +55,13 @@ impl<'g> Reader<'g> {
     }
 
     /// The first node, in schedule order, that reads a value, under whatever shape, and the port it reads it at.
-    pub(super) fn first_user(&self, id: NodeId) -> Option<(NodeId, usize)> {
-        let (user, port) = *self.graph.users(id).first()?;
-        match self.graph.node(user) {
-            Some(Node { op: Op::Prim(Prim::Reshape { .. }), .. }) => self.first_user(user),
-            _ => Some((user, port)),
+    pub(super) fn first_user(&self, mut id: NodeId) -> Option<(NodeId, usize)> {
+        loop {
+            let (user, port) = *self.graph.users(id).first()?;
+            match self.graph.node(user) {
+                Some(Node { op: Op::Prim(Prim::Reshape { .. }), .. }) => id = user,
+                _ => return Some((user, port)),
+            }
         }
     }
 

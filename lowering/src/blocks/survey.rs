@@ -35,7 +35,7 @@ fn unread(graph: &StepGraph, id: NodeId, node: &Node) -> Option<String> {
             NormKind::Rms if bias.is_some() => "heads are normed without a bias".to_owned(),
             NormKind::Rms => match other_eps(graph, id, eps.get()) {
                 Some(other) => format!("query and key heads have eps {} and {other}; one command has one", eps.get()),
-                None => "a norm of heads that are not the query and key heads of an attention".to_owned(),
+                None => "a norm of heads that no rule made part of a block".to_owned(),
             },
         }),
         Block::L2 { .. } | Block::Softmax | Block::Activate(_) | Block::Rotate { .. } => {

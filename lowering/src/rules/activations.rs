@@ -2,9 +2,9 @@
 
 use super::pattern::{Pattern, path};
 use crate::fuse::{Fresh, Operand, Patch};
-use wordline_ir::StepGraph;
 use wordline_ir::graph::{Binary, Block, NodeId, Reduce, Unary};
 use wordline_ir::spec::Activation;
+use wordline_ir::{Const, StepGraph};
 
 /// x * sigmoid(x).
 pub(super) fn silu(g: &StepGraph, at: NodeId) -> Option<Patch> {
@@ -51,14 +51,14 @@ pub(super) fn gelu_tanh(g: &StepGraph, at: NodeId) -> Option<Patch> {
 
 fn plus_one(p: &mut Pattern<'_>, at: NodeId) -> Option<NodeId> {
     let (x, one) = p.binary(at, Binary::Add)?;
-    (p.constant(one)?.get() == 1.0).then_some(x)
+    (p.constant(one)? == Const::new(1.0)).then_some(x)
 }
 
 /// max(x, 0).
 pub(super) fn relu(g: &StepGraph, at: NodeId) -> Option<Patch> {
     let mut p = Pattern::new(g);
     let (x, zero) = p.binary(at, Binary::Max)?;
-    if p.constant(zero)?.get() != 0.0 {
+    if p.constant(zero)? != Const::new(0.0) {
         return None;
     }
     p.replace(at, Block::Activate(Activation::Relu), &[x])

@@ -55,13 +55,14 @@ pub(super) fn attend(g: &StepGraph, at: NodeId) -> Option<Patch> {
         order: node.order,
         inputs,
     };
+    let (kv_heads, v_dim, window) = (k.kv_heads, v.dim, *window);
+    let parts = [p.node(q)?.len(), p.node(k.row)?.len(), p.node(v.row)?.len()];
+    let width = parts.into_iter().try_fold(0usize, |sum, part| sum.checked_add(part))?;
     let mut patch = p.patch(&[at])?;
     let q = match scale {
         Some(factor) => patch.add(fresh("q.scaled", Block::Scale { factor }, vec![heads, head_dim], vec![q.into()])),
         None => q.into(),
     };
-    let (kv_heads, v_dim, window) = (k.kv_heads, v.dim, *window);
-    let width = heads * head_dim + kv_heads * (head_dim + v_dim);
     let pack = patch.add(fresh("qkv", Block::Pack, vec![width], vec![q, k.row.into(), v.row.into()]));
     let append = Block::CacheAppend { heads, kv_heads, head_dim, v_dim };
     let cache = patch.add(fresh("cache", append, vec![], vec![pack]));

@@ -95,10 +95,12 @@ pub(super) fn delta(g: &StepGraph, at: NodeId) -> Option<Patch> {
         order: node.order,
         inputs,
     };
-    let width = 2 * key_heads * key_dim + value_heads * value_dim;
+    let parts = [p.node(q)?.len(), p.node(k)?.len(), p.node(v)?.len()];
+    let width = parts.into_iter().try_fold(0usize, |sum, part| sum.checked_add(part))?;
+    let gates = value_heads.checked_mul(2)?;
     let mut patch = p.patch(&[at])?;
     let qkv = patch.add(fresh("qkv.heads", Block::Pack, vec![width], vec![q.into(), k.into(), v.into()]));
-    let gb = patch.add(fresh("gb", Block::Pack, vec![2 * value_heads], vec![decay.into(), beta.into()]));
+    let gb = patch.add(fresh("gb", Block::Pack, vec![gates], vec![decay.into(), beta.into()]));
     let block = Block::Delta { key_heads, value_heads, key_dim, value_dim, share, scale };
     let out = patch.add(fresh("delta", block, vec![value_heads, value_dim], vec![qkv, gb]));
     patch.stand_for(at, out);
@@ -116,7 +118,7 @@ pub(super) fn l2_norm(g: &StepGraph, at: NodeId) -> Option<Patch> {
         return None;
     }
     let (q, k) = (*from_q.first()?, *from_k.first()?);
-    over_pack(p, at, "l2_norm", Block::L2Norm { heads: q_heads + k_heads, head_dim, eps: *eps }, &[q, k, v])
+    over_pack(p, at, "l2_norm", Block::L2Norm { heads: q_heads.checked_add(k_heads)?, head_dim, eps: *eps }, &[q, k, v])
 }
 
 /// pack(exp(-exp(a_log) * softplus(a + dt_bias)), sigmoid b).

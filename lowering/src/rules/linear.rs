@@ -18,10 +18,7 @@ pub(super) fn linear(g: &StepGraph, at: NodeId) -> Option<Patch> {
     }
     let (x, weight) = p.matmul(at)?;
     let weight = p.param(weight, 2)?;
-    // The add above it, met later in the schedule, takes the product together with the bias.
-    let biased = matches!(p.users(at).as_slice(), [(user, 0)]
-        if Pattern::new(g).binary(*user, Binary::Add).is_some_and(|(_, b)| p.param(b, 1).is_some()));
-    if biased || p.shape(x)?.len() != 1 {
+    if p.is_biased(at) || p.shape(x)?.len() != 1 {
         return None;
     }
     p.replace(at, Block::Linear { weight: weight.clone(), bias: None }, &[x])

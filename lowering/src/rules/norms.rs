@@ -23,14 +23,10 @@ pub(super) fn layer_norm(g: &StepGraph, at: NodeId) -> Option<Patch> {
         Some((weighted, bias)) => (weighted, Some(p.param(bias, 1)?.clone())),
         None => (at, None),
     };
-    // The add above it, met later in the schedule, takes the whole.
-    let users = p.users(at);
-    let biased = matches!(users.as_slice(), [(user, 0)]
-        if Pattern::new(g).binary(*user, Binary::Add).is_some_and(|(_, b)| p.param(b, 1).is_some()));
-    if bias.is_none() && biased {
+    let (normed, weight) = p.binary(weighted, Binary::Mul)?;
+    if bias.is_none() && p.is_biased(at) {
         return None;
     }
-    let (normed, weight) = p.binary(weighted, Binary::Mul)?;
     let weight = p.param(weight, 1)?.clone();
     let (centred, eps) = over_root(&mut p, normed, Reduce::Mean)?;
     let (x, mean) = p.binary(centred, Binary::Sub)?;

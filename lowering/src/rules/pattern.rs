@@ -196,6 +196,14 @@ impl<'g> Pattern<'g> {
         self.graph.users(id)
     }
 
+    /// True when all that reads the value is the addition of a held vector: a rule with a bias takes the two together.
+    pub(super) fn is_biased(&self, id: NodeId) -> bool {
+        let users = self.users(id);
+        let [(user, 0)] = users.as_slice() else { return false };
+        let added = Pattern::new(self.graph).binary(*user, Binary::Add);
+        added.is_some_and(|(_, bias)| self.param(bias, 1).is_some())
+    }
+
     /// The last place, in authored order, of what was taken besides the pack `at` itself.
     pub(super) fn last_part_order(&self, at: NodeId) -> Option<usize> {
         self.taken.iter().filter(|id| **id != at).filter_map(|id| self.node(*id)).map(|n| n.order).max()
