@@ -322,6 +322,12 @@ impl EngineModel {
         self.units.counters()
     }
 
+    /// What the units found out about themselves since the last time, for people: forms that the audit demoted. The
+    /// results are right all the same: the next form has computed them.
+    pub fn notices(&mut self) -> Vec<String> {
+        self.units.notices()
+    }
+
     /// Run one step over rows of any sequences, mixed in any way; a sequence's rows stand in its own order.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use crate::image::ImageError;
 use crate::store::RowStore;
 use wordline_ir::spec::{Activation, NormKind};
 use wordline_ir::{RopeId, Slot, TensorId};
+use wordline_kernels::gate::UnitsError;
 
 /// One token-row of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,9 @@ pub enum UnitError {
     /// The weight image cannot be read on.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// No form of a unit is left that computes rightly.
+    #[error(transparent)]
+    Device(#[from] UnitsError),
     /// A tensor is not what the command takes: a program ran that was not verified.
     #[error("tensor {index}: {reason}")]
     Tensor {
@@ -422,6 +426,10 @@ pub trait Units: Send {
     fn release(&mut self, sequence: usize);
     /// What was moved and multiplied so far.
     fn counters(&self) -> Counters;
+    /// What the units found out about themselves since the last time, for people: forms that were demoted.
+    fn notices(&mut self) -> Vec<String> {
+        Vec::new()
+    }
     /// Everything that a sequence's state holds, as bits, in a fixed order: equal states give equal lists.
     fn state_bits(&self, sequence: usize) -> Vec<u64>;
 

@@ -88,7 +88,7 @@ impl Image {
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
         content: Option<Digest>,
     ) -> Result<Self, ImageError> {
-        Self::with(program, ImageLayout::of(program)?, Box::new(bytes), content)
+        Self::with(program, ImageLayout::of(program)?, Box::new(bytes), content, WHOLE)
     }
 
     /// Open an image that holds only what the program's commands use ([`ImageLayout::of_used`]).
@@ -100,7 +100,13 @@ impl Image {
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
         content: Option<Digest>,
     ) -> Result<Self, ImageError> {
-        Self::with(program, ImageLayout::of_used(program)?, Box::new(bytes), content)
+        Self::with(program, ImageLayout::of_used(program)?, Box::new(bytes), content, WHOLE)
+    }
+
+    /// Open an image as a large one: matrices are checked on first touch.
+    #[cfg(test)]
+    pub(crate) fn open_large(program: &Program, bytes: Vec<u8>) -> Result<Self, ImageError> {
+        Self::with(program, ImageLayout::of(program)?, Box::new(bytes), None, 0)
     }
 
     fn with(
@@ -108,12 +114,13 @@ impl Image {
         layout: ImageLayout,
         bytes: Box<dyn AsRef<[u8]> + Send + Sync>,
         expected: Option<Digest>,
+        whole: usize,
     ) -> Result<Self, ImageError> {
         let content = check_header(&layout, (*bytes).as_ref(), expected)?;
         let names = program.tensors.iter().map(|t| t.name.clone()).collect();
         let checked = (0..layout.chunks()).map(|_| AtomicBool::new(false)).collect();
         let mut image = Self { bytes, layout, content, names, checked, plain: Vec::new() };
-        let small = image.layout.bytes() <= WHOLE;
+        let small = image.layout.bytes() <= whole;
         for index in 0..image.names.len() {
             let place = &image.layout.places()[index];
             let plain = place.form == Form::Plain;

@@ -1,5 +1,6 @@
 //! Commands of the array unit: rows quantised once, each matrix streamed once for all of them.
 
+use super::audit::Auditor;
 use super::{FirstError, Int8Units};
 use crate::image::Image;
 use crate::team::Team;
@@ -34,7 +35,7 @@ impl Int8Units {
     /// `y[offset ..] = weight * x (+ bias)` for all rows.
     pub(super) fn product(&mut self, op: &units::Matvec) -> Result<(), UnitError> {
         let rows = self.at.rows.len();
-        let Self { image, at, kernels, formats, team, acts, counters, .. } = self;
+        let Self { image, at, kernels, formats, team, acts, counters, audit, .. } = self;
         let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.weight, e);
         let matrix = image.matrix(op.weight).ok_or_else(|| unfit(&"is no matrix"))?;
         let layout = matrix.layout();
@@ -44,7 +45,7 @@ impl Int8Units {
         let width = at.store.width(op.y);
         let out = OutTiles::new(at.store.get_mut(op.y), &layout, rows, op.offset, width).map_err(|e| unfit(&e))?;
         let job = Job { tensor: op.weight, first: 0, call, out };
-        let bytes = stream(team, image, &kernels.array, &[job])?;
+        let bytes = stream(team, image, &kernels.array, audit, &[job])?;
         counters.matrix(layout.rows() * layout.cols(), bytes, rows, op.head);
         Ok(())
     }
@@ -52,7 +53,7 @@ impl Int8Units {
     /// Each pick's matrix times its vector; gathered, their weighted sum. A picked expert streams once for all rows.
     pub(super) fn routed(&mut self, op: &units::RoutedMatvec) -> Result<(), UnitError> {
         let rows = self.at.rows.len();
-        let Self { image, at, kernels, formats, team, acts, values, counters, .. } = self;
+        let Self { image, at, kernels, formats, team, acts, values, counters, audit, .. } = self;
         let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.stack, e);
         let stack = image.stack(op.stack).ok_or_else(|| unfit(&"is no stack"))?;
         let layout = stack.layout().matrix();
@@ -81,7 +82,7 @@ impl Int8Units {
             let out = OutTiles::new(out, &layout, run.len(), 0, outputs).map_err(|e| unfit(&e))?;
             jobs.push(Job { tensor: op.stack, first: expert * layout.tiles(), call, out });
         }
-        let bytes = stream(team, image, &kernels.array, &jobs)?;
+        let bytes = stream(team, image, &kernels.array, audit, &jobs)?;
         drop(jobs);
 
         let mut place = vec![0; picks.len()];
@@ -107,8 +108,23 @@ impl Int8Units {
     }
 }
 
+/// Run all jobs, audited; returns the bytes streamed.
+fn stream(
+    team: &mut Team,
+    image: &Image,
+    units: &gate::Units,
+    audit: &mut Auditor,
+    jobs: &[Job<'_>],
+) -> Result<usize, UnitError> {
+    audit.run(units, |audit| {
+        let bytes = run_tiles(team, image, units, jobs)?;
+        let checked = jobs.iter().try_for_each(|job| audit.matvec(units, &job.call, &job.out));
+        Ok((bytes, checked.err()))
+    })
+}
+
 /// Run all tiles of all jobs, whose matrices have one shape; returns the bytes streamed.
-fn stream(team: &mut Team, image: &Image, units: &gate::Units, jobs: &[Job<'_>]) -> Result<usize, UnitError> {
+fn run_tiles(team: &mut Team, image: &Image, units: &gate::Units, jobs: &[Job<'_>]) -> Result<usize, UnitError> {
     let Some(first) = jobs.first() else { return Ok(0) };
     let layout = first.call.matrix().layout();
     let tiles = layout.tiles();
@@ -122,7 +138,8 @@ fn stream(team: &mut Team, image: &Image, units: &gate::Units, jobs: &[Job<'_>])
         if let Err(damage) = image.touch(job.tensor, job.first + range.start..job.first + range.end) {
             return error.set(damage.into());
         }
-        // SAFETY: a part runs once, and the parts' tiles do not overlap; nobody else uses the job's output meanwhile.
+        // SAFETY: a part runs once, and the parts' tiles do not overlap; the output is
+        // not read until all parts have run.
         let mut out = unsafe { job.out.piece(range) };
         match job.call.run(units, &mut out) {
             Ok(bytes) => {

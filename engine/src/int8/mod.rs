@@ -4,6 +4,7 @@
 //! is no other multiplication of weights. Everything else is the vector unit's.
 
 mod array;
+mod audit;
 mod state;
 
 use crate::image::Image;
@@ -14,12 +15,13 @@ use crate::state::{Capacity, States};
 use crate::store::RowStore;
 use crate::team::{Columns, Team};
 use crate::units::{self, Counters, Rows, StepRow, UnitError, Units};
+use audit::Auditor;
 use state::{Layout, Sequence};
 use std::sync::{Arc, Mutex, PoisonError};
 use wordline_ir::spec::{Activation, NormKind};
 use wordline_ir::state::state_layout;
 use wordline_ir::{ActFormat, Command, Program, Slot, TensorId};
-use wordline_kernels::attend::Scratch;
+use wordline_kernels::attend::{Queries, Scratch};
 use wordline_kernels::conv::ConvWeights;
 use wordline_kernels::delta::DeltaRow;
 use wordline_kernels::format::{Lanes, Limbs};
@@ -73,6 +75,7 @@ pub struct Int8Units {
     states: States<Sequence>,
     team: Team,
     counters: Counters,
+    audit: Auditor,
     /// Rows as they enter the array.
     acts: Acts,
     /// What each member of the team works in.
@@ -139,6 +142,7 @@ impl Int8Units {
             at: Rows { store: RowStore::new(&program.slots), rows: Vec::new() },
             states: States::new(),
             counters: Counters::default(),
+            audit: Auditor::new(),
             acts: Acts::new(),
             scratch: (0..team.members()).map(|_| Scratch::default()).collect(),
             values: Vec::new(),
@@ -237,6 +241,10 @@ impl Units for Int8Units {
         self.counters
     }
 
+    fn notices(&mut self) -> Vec<String> {
+        self.audit.take()
+    }
+
     fn state_bits(&self, sequence: usize) -> Vec<u64> {
         self.states.get(sequence).bits()
     }
@@ -322,29 +330,36 @@ impl Units for Int8Units {
         let (width, out_width) = (self.at.store.width(op.qkv), self.at.store.width(op.out));
         let Formats { queries, probs, lanes, .. } = self.formats;
         let attend = attend::Attend { window: op.window, cap: op.cap, queries, probs, lanes };
-        let Self { at, kernels, states, team, scratch, .. } = self;
+        let Self { at, kernels, states, team, scratch, audit, .. } = self;
         let ([qkv], out) = at.store.split([op.qkv], op.out);
         // The query heads of one key head, of one row: contiguous in the queries and in the output.
         let query = op.heads / op.kv_heads * op.head_dim;
         let columns = Columns::new(out, out_width / op.kv_heads);
         let seen: usize = at.rows.iter().map(|row| attend.view(row.position).len()).sum();
-        let error = FirstError::default();
         let (rows, states) = (&at.rows, &*states);
-        team.run_with(2 * seen * out_width, rows.len() * op.kv_heads, scratch, &|scratch, part| {
-            let (row, head) = (part / op.kv_heads, part % op.kv_heads);
-            let StepRow { sequence, position, .. } = rows[row];
-            let Some(cache) = &states.get(sequence).layers[op.layer].cache else {
-                return error.set(UnitError::value(op.qkv, row, &"the layer has no cache"));
-            };
-            // SAFETY: part `part` alone writes this segment.
-            let out = unsafe { columns.segment(part, 0, usize::MAX) };
-            let q = &qkv[row * width + head * query..][..query];
-            let done = attend.group(&kernels.array, &kernels.vector, cache, head, position, q, out, scratch);
-            if let Err(e) = done {
-                error.set(UnitError::value(op.qkv, row, &format_args!("key head {head}: {e}")));
-            }
-        });
-        error.take()
+        audit.run(&kernels.array, |audit| {
+            let (error, wrong) = (FirstError::default(), Mutex::new(None));
+            team.run_with(2 * seen * out_width, rows.len() * op.kv_heads, scratch, &|scratch, part| {
+                let (row, kv_head) = (part / op.kv_heads, part % op.kv_heads);
+                let StepRow { sequence, position, .. } = rows[row];
+                let Some(cache) = &states.get(sequence).layers[op.layer].cache else {
+                    return error.set(UnitError::value(op.qkv, row, &"the layer has no cache"));
+                };
+                // SAFETY: part `part` alone writes this segment.
+                let out = unsafe { columns.segment(part, 0, usize::MAX) };
+                let q = &qkv[row * width + kv_head * query..][..query];
+                let (array, vector) = (&*kernels.array, &kernels.vector);
+                if let Err(e) = attend.group(array, vector, cache, kv_head, position, q, out, scratch) {
+                    return error.set(UnitError::value(op.qkv, row, &format_args!("key head {kv_head}: {e}")));
+                }
+                let queries = Queries { kv_head, position, q };
+                if let Err(mismatch) = audit.attend(array, &attend, cache, queries, out, scratch) {
+                    wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(mismatch);
+                }
+            });
+            error.take()?;
+            Ok(((), wrong.into_inner().unwrap_or_else(PoisonError::into_inner)))
+        })
     }
 
     fn gate(&mut self, op: &units::Gate) -> Result<(), UnitError> {

@@ -1,6 +1,8 @@
 //! What the engine promises, shown on small programs with random weights.
 
 mod bits;
+mod exact;
+mod image;
 pub(crate) mod programs;
 mod sequences;
 mod sound;
@@ -34,7 +36,7 @@ pub(crate) fn kernels() -> Kernels {
 }
 
 /// The weight image of a program.
-pub(crate) fn image(program: &Program, source: &MemorySource) -> Image {
+pub(crate) fn open(program: &Program, source: &MemorySource) -> Image {
     Image::open(program, image_bytes(program, source), None).unwrap()
 }
 
@@ -56,7 +58,7 @@ pub(crate) fn engine_of(kind: Kind, sequencer: Sequencer, capacity: Capacity, th
         Kind::Reference => EngineModel::reference(sequencer, capacity, &source, Linear::Exact, threads).unwrap(),
         Kind::Baseline => EngineModel::reference(sequencer, capacity, &source, Linear::Q8, threads).unwrap(),
         Kind::Int8 => {
-            let image = image(sequencer.program(), &source);
+            let image = open(sequencer.program(), &source);
             EngineModel::int8(sequencer, capacity, image, kernels(), threads).unwrap()
         }
     }
