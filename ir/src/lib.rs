@@ -19,6 +19,7 @@ pub mod slot;
 pub mod spec;
 pub mod state;
 pub mod text;
+mod value;
 pub mod verify;
 pub mod word;
 pub mod work;

@@ -101,6 +101,11 @@ pub struct Cut {
     pub last_layer: usize,
 }
 
+impl Cut {
+    /// The cut of a program that was read off none.
+    pub const NONE: Cut = Cut { ctx: 0, first_layer: 0, last_layer: 0 };
+}
+
 /// What a program is the program of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {

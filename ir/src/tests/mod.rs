@@ -2,8 +2,10 @@
 
 mod diff;
 mod digest;
+mod faults;
 mod file;
 mod fuzz;
+mod golden;
 mod isa;
 mod machine;
 mod mutate;

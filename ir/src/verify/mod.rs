@@ -10,7 +10,7 @@
 //!     tensor; a stored row holds whole rows of the tensor.
 //!  5. Rotary recipes: rotated dimensions even and not zero, every number finite and in its formula's domain, one
 //!     divisor a frequency.
-//!  6. Each entry of each table is used.
+//!  6. A whole model's program uses each entry of each table. A part's tables may be those of the whole.
 //!
 //! Each command by itself
 //!  7. Its slots have widths, its tensors and its rotary table exist, and each tensor is held as the command reads it.
@@ -21,7 +21,8 @@
 //!
 //! The step
 //! 11. Embedding first, then layers in rising order, then the readout, outside any layer; each layer of the cut has
-//!     commands. The last command writes the logits, as many as the embedding has rows.
+//!     commands, and each layer up to the last where no cut was read. The last command writes the logits, as many as the
+//!     embedding has rows.
 //! 12. Every element that is read was written before in the same step, and in the same layer: only `x` passes from one
 //!     layer to the next, which is what lets a program be cut between them.
 //! 13. Every element that is written is read before it is written again or its layer ends.
@@ -89,18 +90,25 @@ impl Ends {
 /// # Errors
 /// Every defect found.
 pub fn verify(program: &Program) -> Result<(), Defects> {
-    verify_part(program, Ends::WHOLE)
+    check(program, Ends::WHOLE, true)
 }
 
-/// Check the program of a part of a model: a pipeline's stage.
+/// Check the program of a part of a model: a pipeline's stage. Its tables may hold what other parts use.
 ///
 /// # Errors
 /// Every defect found; an end that the program has and should not have, or the other way round, is one.
 pub fn verify_part(program: &Program, ends: Ends) -> Result<(), Defects> {
+    check(program, ends, false)
+}
+
+fn check(program: &Program, ends: Ends, own_tables: bool) -> Result<(), Defects> {
     let mut found = Vec::new();
     // Past these limits nothing else is worth its time.
     if tables::counts(program, &mut found) {
         tables::check(program, ends, &mut found);
+        if own_tables {
+            tables::unused(program, &mut found);
+        }
         let sound: Vec<bool> = (0..program.commands.len()).map(|i| command::check(program, i, &mut found)).collect();
         order::check(program, ends, &sound, &mut found);
         flow::check(program, ends, &sound, &mut found);

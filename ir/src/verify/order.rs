@@ -1,7 +1,7 @@
 //! Invariants 11 and 14: where commands stand, and the state that layers hold.
 
 use super::{At, Defect, DefectKind, Ends, limits};
-use crate::{Command, LayerId, Program, Slot};
+use crate::{Command, Cut, LayerId, Program, Slot};
 
 /// `sound[i]` tells that command i has passed the invariants of a command by itself.
 pub(super) fn check(program: &Program, ends: Ends, sound: &[bool], found: &mut Vec<Defect>) {
@@ -103,9 +103,13 @@ fn logits(program: &Program, ends: Ends, found: &mut Vec<Defect>) {
     }
 }
 
-/// The commands' layers are those of the cut.
+/// The commands' layers are those of the cut, or all from 0 on.
 fn layers(program: &Program, found: &mut Vec<Defect>) {
-    let (first, last) = (program.identity.cut.first_layer, program.identity.cut.last_layer);
+    let in_layers = program.commands.iter().map(Command::layer).filter(|layer| *layer != LayerId::OUTSIDE);
+    let (first, last) = match program.identity.cut {
+        Cut::NONE => (0, in_layers.max().map_or(0, |layer| usize::from(layer.0) + 1)),
+        cut => (cut.first_layer, cut.last_layer),
+    };
     let mut held = [false; LayerId::OUTSIDE.0 as usize];
     for (index, command) in program.commands.iter().enumerate() {
         let layer = usize::from(command.layer().0);

@@ -21,7 +21,7 @@ pub(super) fn counts(program: &Program, found: &mut Vec<Defect>) -> bool {
     found.len() == before
 }
 
-/// Invariants 1 to 6, of a program whose lists are within their limits.
+/// Invariants 1 to 5, of a program whose lists are within their limits.
 pub(super) fn check(program: &Program, ends: Ends, found: &mut Vec<Defect>) {
     sizes(program, found);
     identity(program, ends, found);
@@ -31,7 +31,6 @@ pub(super) fn check(program: &Program, ends: Ends, found: &mut Vec<Defect>) {
         let mut push = |kind| found.push(Defect { at: At::Rope(index), kind });
         self::rope(rope, &mut push);
     }
-    unused(program, found);
 }
 
 fn limit(what: &'static str, given: u128, limit: u128) -> Option<DefectKind> {
@@ -197,7 +196,8 @@ fn rope(rope: &Rope, push: &mut impl FnMut(DefectKind)) {
     }
 }
 
-fn unused(program: &Program, found: &mut Vec<Defect>) {
+/// Invariant 6.
+pub(super) fn unused(program: &Program, found: &mut Vec<Defect>) {
     let mut slots = HashSet::new();
     let (mut tensors, mut ropes) = (vec![false; program.tensors.len()], vec![false; program.ropes.len()]);
     for command in &program.commands {
