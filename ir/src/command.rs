@@ -176,6 +176,7 @@ macro_rules! commands {
     })+) => {
         /// One command of a step: one unit's job over every row of the step, in the step's row order, finished before
         /// the next command starts.
+        #[expect(rustdoc::broken_intra_doc_links, reason = "the table's texts are data: their brackets are shapes")]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case", tag = "op")]
         pub enum Command {

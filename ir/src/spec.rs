@@ -164,7 +164,7 @@ pub enum Activation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "type")]
 pub enum RopeScaling {
-    /// inv_freq[i] = theta^(-2i/rot).
+    /// `inv_freq[i] = theta^(-2i/rot)`.
     Default,
     /// inv_freq / factor.
     Linear {

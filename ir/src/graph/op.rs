@@ -83,9 +83,10 @@ pub enum Prim {
     },
     /// A scalar.
     Const(Const),
-    /// Row `index` of a table: ([n, d], index []) -> [d].
+    /// Row `index` of a table: `([n, d], index []) -> [d]`.
     Rows,
-    /// y[o] = sum over i of x[i] * w[o, i]: ([.., i], [.., o, i]) -> [.., o]; leading axes are equal or absent on one side.
+    /// `y[o]` = sum over i of `x[i] * w[o, i]`: `([.., i], [.., o, i]) -> [.., o]`; leading axes are equal or absent on one
+    /// side.
     MatMul,
     /// Two values.
     Binary(Binary),
@@ -126,14 +127,14 @@ pub enum Prim {
     },
     /// The last two axes exchanged.
     Transpose,
-    /// The row of a rotary table at a position: (index []) -> [rot], one value a dimension, as the pairs lie.
+    /// The row of a rotary table at a position: `(index []) -> [rot]`, one value a dimension, as the pairs lie.
     Rotary {
         /// Recipe.
         rope: Arc<Rope>,
         /// Cosines or sines.
         wave: Wave,
     },
-    /// What a position may see of `ctx` positions: (index []) -> [ctx], 0 where visible, minus infinity elsewhere.
+    /// What a position may see of `ctx` positions: `(index []) -> [ctx]`, 0 where visible, minus infinity elsewhere.
     Mask {
         /// Cache positions.
         ctx: usize,
@@ -147,7 +148,7 @@ pub enum Prim {
         /// Cache positions.
         ctx: usize,
     },
-    /// Shift the row into a sequence's ring and read the newest `taps` inputs, oldest first: ([c]) -> [c, taps].
+    /// Shift the row into a sequence's ring and read the newest `taps` inputs, oldest first: `([c]) -> [c, taps]`.
     Shift {
         /// The ring's name.
         state: String,
@@ -166,21 +167,21 @@ pub enum Prim {
         /// The memory's name.
         state: String,
     },
-    /// Indices of the `k` largest, falling, ties to the lower index: ([n]) -> index [k].
+    /// Indices of the `k` largest, falling, ties to the lower index: `([n]) -> index [k]`.
     TopK {
         /// Picks.
         k: usize,
     },
-    /// Elements at indices: ([n], index [k]) -> [k].
+    /// Elements at indices: `([n], index [k]) -> [k]`.
     Take,
-    /// Matrices at indices: ([e, o, i], index [k]) -> [k, o, i].
+    /// Matrices at indices: `([e, o, i], index [k]) -> [k, o, i]`.
     Pick,
 }
 
 /// Work that a unit of an engine may do as one command, or that a larger block is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
-    /// scale * table[token] (+ positions[position]): (token, [position]).
+    /// `scale * table[token] (+ positions[position])`: `(token, [position])`.
     Embed {
         /// Token table.
         table: Weight,
@@ -376,7 +377,7 @@ pub enum Block {
         /// Divide the picked probabilities by their sum.
         renormalise: bool,
     },
-    /// The weights that a top-k gave to its picks: (picks) -> [k].
+    /// The weights that a top-k gave to its picks: `(picks) -> [k]`.
     PickWeights,
     /// One vector through each picked matrix: (x, picks) -> [k, out].
     RoutedSpread {
@@ -387,7 +388,7 @@ pub enum Block {
         /// Picks.
         k: usize,
     },
-    /// Each pick's vector through its matrix, weighted and summed: (x, picks, weights) -> [out].
+    /// Each pick's vector through its matrix, weighted and summed: `(x, picks, weights) -> [out]`.
     RoutedGather {
         /// Experts' matrices.
         stack: Weight,
