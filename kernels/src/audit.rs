@@ -7,7 +7,7 @@
 use crate::attend::{Attend, Cache, Queries, Scratch};
 use crate::cpu::matvec::{GROUP, Mirror};
 use crate::gate::{Form, Units};
-use crate::matvec::{Matvec, OutTiles};
+use crate::matvec::{Group, Matvec, OutTiles};
 use crate::vector::VectorUnit;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,7 +74,8 @@ impl Audit {
         let shape = Shape::Matvec { rows: layout.rows(), cols: layout.cols(), tokens, limbs, lanes, bias };
         let Some(count) = self.due(shape) else { return Ok(()) };
         let check = |tile: usize, first: usize, n: usize| {
-            let want = call.group_by(&Mirror, tile, first, n);
+            let mut mirror = Group::new(call, &Mirror);
+            let want = mirror.results(tile, first, n);
             (first..first + n).zip(want).try_for_each(|(row, want)| {
                 let from = layout.tile_rows(tile).start;
                 differ(out.read(tile, row), &want).map_or(Ok(()), |(element, given, expected)| {

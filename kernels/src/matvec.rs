@@ -15,9 +15,7 @@ pub use acts::{ActError, ActRows, Acts};
 pub use layout::{LayoutError, Matrix, MatrixLayout, Stack, StackLayout, TILE_ROWS};
 pub use out::{OutError, OutTiles};
 
-#[cfg(any(target_arch = "x86_64", test))]
-pub(crate) use layout::BLOCK_BYTES;
-pub(crate) use layout::{ZERO, tile_parts};
+pub(crate) use layout::{BLOCK_BYTES, ZERO, tile_parts};
 
 use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales, fold};
 use crate::flush::add;
@@ -127,73 +125,72 @@ impl<'a> Matvec<'a> {
     /// # Errors
     /// The output is made for another shape.
     pub fn run(&self, units: &Units, out: &mut OutTiles<'_>) -> Result<u64, ShapeError> {
-        let tiles = out.tiles();
+        let (tiles, layout, tokens) = (out.tiles(), self.matrix.layout(), self.tokens());
+        if out.tokens() != tokens || out.rows() != layout.rows() {
+            let (out_tokens, out_rows) = (out.tokens(), out.rows());
+            return Err(ShapeError::Output { out_tokens, out_rows, tokens, rows: layout.rows() });
+        }
+        let mut group = Group::new(self, units.array());
         for tile in tiles.clone() {
-            self.tile(units, tile, out)?;
-        }
-        Ok(if self.tokens() == 0 { 0 } else { (tiles.len() * self.matrix.layout().tile_bytes()) as u64 })
-    }
-
-    fn tile(&self, units: &Units, tile: usize, out: &mut OutTiles<'_>) -> Result<(), ShapeError> {
-        let layout = self.matrix.layout();
-        let (tokens, rows) = (self.tokens(), layout.rows());
-        if out.tokens() != tokens || out.rows() != rows {
-            return Err(ShapeError::Output { out_tokens: out.tokens(), out_rows: out.rows(), tokens, rows });
-        }
-        let mut first = 0;
-        while first < tokens {
-            let n = GROUP.min(tokens - first);
-            let results = self.group(units, tile, first, n);
-            for (i, result) in results[..n].iter().enumerate() {
-                out.write(tile, first + i, result);
+            let mut first = 0;
+            while first < tokens {
+                let n = GROUP.min(tokens - first);
+                for (i, result) in group.results(tile, first, n).enumerate() {
+                    out.write(tile, first + i, &result);
+                }
+                first += n;
             }
-            first += n;
         }
-        Ok(())
+        Ok(if tokens == 0 { 0 } else { (tiles.len() * layout.tile_bytes()) as u64 })
+    }
+}
+
+/// A form at work on a call: a tile and at most [`GROUP`] rows at a time.
+pub(crate) struct Group<'a> {
+    call: &'a Matvec<'a>,
+    form: &'a dyn ArrayForm,
+    /// `[rows][lanes]`, kept from tile to tile.
+    lanes: Vec<[f32; TILE_ROWS]>,
+}
+
+impl<'a> Group<'a> {
+    pub(crate) fn new(call: &'a Matvec<'a>, form: &'a dyn ArrayForm) -> Self {
+        let rows = GROUP.min(call.tokens());
+        Self { call, form, lanes: vec![[0.0; TILE_ROWS]; rows * call.lanes.count()] }
     }
 
-    /// The 16 outputs of a tile for rows `first .. first + n`, bias included.
-    #[inline]
-    pub(crate) fn group(&self, units: &Units, tile: usize, first: usize, n: usize) -> [[f32; TILE_ROWS]; GROUP] {
-        self.group_by(units.array(), tile, first, n)
-    }
-
-    pub(crate) fn group_by(
-        &self,
-        form: &dyn ArrayForm,
-        tile: usize,
-        first: usize,
-        n: usize,
-    ) -> [[f32; TILE_ROWS]; GROUP] {
-        let layout = self.matrix.layout();
-        let (bases, codes, elements) = self.matrix.tile_parts(tile);
-        let mut rows = [0; GROUP];
-        for (i, row) in rows[..n].iter_mut().enumerate() {
-            *row = self.picked.map_or(first + i, |p| p[first + i]);
-        }
-        let lane_count = self.lanes.count();
-        let mut store = [[0.0; TILE_ROWS]; GROUP * Lanes::MAX];
-        let lanes = &mut store[..n * lane_count];
+    /// The 16 outputs of a tile for each of the rows `first .. first + n`, bias included.
+    pub(crate) fn results(&mut self, tile: usize, first: usize, n: usize) -> impl Iterator<Item = [f32; TILE_ROWS]> {
+        let Self { call, form, lanes } = self;
+        let lane_count = call.lanes.count();
+        let (bases, codes, elements) = call.matrix.tile_parts(tile);
+        let rows: [usize; GROUP] = std::array::from_fn(|i| match call.picked {
+            Some(picked) if i < n => picked[first + i],
+            _ => first + i,
+        });
         let run = Run {
             elements,
-            stride: layout.block_bytes(),
-            blocks: layout.blocks(),
+            stride: BLOCK_BYTES,
+            blocks: call.matrix.layout().blocks(),
             scales: Scales::Codes { bases, codes },
-            acts: self.acts,
+            acts: call.acts,
             first_act: 0,
             first_lane: 0,
             lanes: lane_count,
         };
+        let lanes = &mut lanes[..n * lane_count];
+        lanes.fill([0.0; TILE_ROWS]);
         form.accumulate(&run, &rows[..n], lanes);
-        let mut results = [[0.0; TILE_ROWS]; GROUP];
-        for (lanes, result) in lanes.chunks_exact_mut(lane_count).zip(&mut results) {
-            *result = fold(lanes);
-            if let Some(bias) = self.bias {
-                for (y, b) in result.iter_mut().zip(&bias[tile * TILE_ROWS..]) {
-                    *y = add(*y, *b);
-                }
+        let bias = call.bias.map(|bias| &bias[tile * TILE_ROWS..]);
+        lanes.chunks_exact_mut(lane_count).map(move |lanes| {
+            let mut result = fold(lanes);
+            for (y, b) in result.iter_mut().zip(bias.unwrap_or_default()) {
+                *y = add(*y, *b);
             }
-        }
-        results
+            result
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

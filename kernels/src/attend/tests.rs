@@ -156,11 +156,16 @@ impl Bench {
     }
 }
 
-const PLAIN: Attend =
-    Attend { window: None, cap: None, queries: Limbs::Two, probs: Limbs::Two, lanes: match Lanes::new(8) {
+const PLAIN: Attend = Attend {
+    window: None,
+    cap: None,
+    queries: Limbs::Two,
+    probs: Limbs::Two,
+    lanes: match Lanes::new(8) {
         Some(lanes) => lanes,
         None => unreachable!(),
-    } };
+    },
+};
 
 fn kinds() -> Vec<Attend> {
     let mut kinds = vec![PLAIN];
@@ -183,8 +188,7 @@ fn every_form_computes_the_definition() {
             for position in [0, 1, 30, 31, 32, 33, 63, 64, 65, 97, 99] {
                 let q = random(seed, 3 * head_dim);
                 for (h, rows) in heads.iter().enumerate() {
-                    let want: Vec<f32> =
-                        q.chunks(head_dim).flat_map(|q| define(&attend, rows, position, q)).collect();
+                    let want: Vec<f32> = q.chunks(head_dim).flat_map(|q| define(&attend, rows, position, q)).collect();
                     for bench in &mut benches {
                         let got = bench.attend(&attend, &cache, h, position, &q);
                         assert_eq!(got, bits(&want), "{head_dim} {v_dim} {attend:?} {position}");

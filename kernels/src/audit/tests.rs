@@ -81,8 +81,7 @@ fn an_attention_that_goes_wrong_is_found() {
         cache.append(&kv[..40], &kv[40..]).unwrap();
     }
     let q: Vec<f32> = (0..80).map(|_| seed.value()).collect();
-    let attend =
-        Attend { window: None, cap: None, queries: Limbs::Two, probs: Limbs::Two, lanes: Lanes::default() };
+    let attend = Attend { window: None, cap: None, queries: Limbs::Two, probs: Limbs::Two, lanes: Lanes::default() };
     let queries = Queries { kv_head: 0, position: 49, q: &q };
     let (vector, scratch) = (VectorUnit::new(), &mut Scratch::default());
     let mut out = vec![0.0; 80];

@@ -7,6 +7,11 @@ use crate::matvec::{Acts, TILE_ROWS, ZERO};
 /// Most rows in one call of a form.
 pub(crate) const GROUP: usize = 16;
 
+/// Blocks between the one that is multiplied and the one that is asked of memory: the processor's own prefetcher stops
+/// at every page, and here the next tile is known to follow. Past the end of a matrix nothing is read.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AHEAD: usize = 8;
+
 /// Scales of the blocks of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scales<'a> {
@@ -62,6 +67,13 @@ impl Run<'_> {
     pub(crate) fn lane(&self, b: usize) -> usize {
         (self.first_lane.wrapping_add(b)) & (self.lanes.wrapping_sub(1))
     }
+}
+
+/// `N` of the rows, from `first` on.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn pick<const N: usize>(rows: &[usize], first: usize) -> [usize; N] {
+    std::array::from_fn(|i| rows[first.wrapping_add(i)])
 }
 
 /// Space for one or more quantised rows; see [`Acts`] for the order.

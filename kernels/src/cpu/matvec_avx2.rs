@@ -4,7 +4,7 @@
 //! odd columns as 16-bit values 0..=255, and `madd` with a broadcast pair of activations adds two products a row,
 //! exact in i32; the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{ArrayForm, RowOut, Run, Scales, quantise_row};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick, quantise_row};
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
@@ -77,16 +77,23 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
         // SAFETY: the check covers every block's elements, and every row's block in the activations and the lanes.
         unsafe {
             let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
+            for line in 0..BLOCK_BYTES / 64 {
+                let ahead = elements.wrapping_add(run.stride.wrapping_mul(AHEAD).wrapping_add(line * 64));
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+            }
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let mut i = 0;
             while rows.len() - i >= R {
-                let group: [usize; R] = std::array::from_fn(|k| *rows.get_unchecked(i.wrapping_add(k)));
-                block::<LIMBS, R>(run, b, elements, scale, group, lane.add(i.wrapping_mul(run.lanes)));
+                block::<LIMBS, R>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
                 i = i.wrapping_add(R);
             }
-            while i < rows.len() {
-                block::<LIMBS, 1>(run, b, elements, scale, [rows[i]], lane.add(i.wrapping_mul(run.lanes)));
-                i = i.wrapping_add(1);
+            // Not a loop: the compiler would keep a whole block's unpacked weights for it, in memory.
+            let lane = lane.add(i.wrapping_mul(run.lanes));
+            match rows.len() - i {
+                0 => (),
+                1 => block::<LIMBS, 1>(run, b, elements, scale, pick(rows, i), lane),
+                2 => block::<LIMBS, 2>(run, b, elements, scale, pick(rows, i), lane),
+                _ => block::<LIMBS, 3>(run, b, elements, scale, pick(rows, i), lane),
             }
         }
     }
@@ -114,9 +121,9 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
         let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
         let mut sum = [[[_mm256_setzero_si256(); 2]; LIMBS]; R];
         for r in 0..R {
-            for limb in 0..LIMBS {
+            for (limb, sum) in sum[r].iter_mut().enumerate() {
                 let fix = *acts.fix().as_ptr().add(at[r].wrapping_mul(LIMBS).wrapping_add(limb));
-                sum[r][limb] = [_mm256_set1_epi32(fix); 2];
+                *sum = [_mm256_set1_epi32(fix); 2];
             }
         }
         for quad in 0..BLOCK / 4 {
@@ -125,12 +132,12 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
             let even = w.map(|w| _mm256_and_si256(w, low));
             let odd = w.map(|w| _mm256_srli_epi16(w, 8));
             for r in 0..R {
-                for limb in 0..LIMBS {
+                for (limb, sum) in sum[r].iter_mut().enumerate() {
                     let x = q[r].add(limb * BLOCK + quad * 4).cast::<i32>();
                     let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
                     for h in 0..2 {
-                        let s = _mm256_add_epi32(sum[r][limb][h], _mm256_madd_epi16(even[h], x[0]));
-                        sum[r][limb][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
+                        let s = _mm256_add_epi32(sum[h], _mm256_madd_epi16(even[h], x[0]));
+                        sum[h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
                     }
                 }
             }
@@ -142,9 +149,9 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                 // Every product is exact, so their order is free; the additions are in the contract's order.
                 let s = _mm256_mul_ps(scale[h], x);
                 let mut y = _mm256_loadu_ps(lane.add(8 * h));
-                for limb in 0..LIMBS {
+                for (limb, sum) in sum[r].iter().enumerate() {
                     let s = if limb + 1 < LIMBS { _mm256_mul_ps(s, _mm256_set1_ps(256.0)) } else { s };
-                    y = _mm256_add_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[r][limb][h]), s));
+                    y = _mm256_add_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[h]), s));
                 }
                 _mm256_storeu_ps(lane.add(8 * h), y);
             }

@@ -4,7 +4,7 @@
 //! activations' four bytes are broadcast as the signed one; products and sums are exact in i32 (this is not the
 //! saturating form), and the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{ArrayForm, RowOut, Run, Scales, quantise_row};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick, quantise_row};
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
@@ -50,6 +50,9 @@ fn quantise(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usiz
     quantise_row(row, limbs, out)
 }
 
+/// Rows of a block that share its loads.
+const R: usize = 4;
+
 /// # Safety
 /// `run.check(rows, lanes)` has passed and the rows have `LIMBS` limbs.
 #[target_feature(enable = "avx512f,avx512vnni")]
@@ -73,16 +76,22 @@ unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &
         // SAFETY: the check covers every block's elements, and every row's block in the activations and the lanes.
         unsafe {
             let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
+            for line in 0..BLOCK_BYTES / 64 {
+                let ahead = elements.wrapping_add(run.stride.wrapping_mul(AHEAD).wrapping_add(line * 64));
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+            }
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let mut i = 0;
-            while rows.len() - i >= 4 {
-                let group: [usize; 4] = std::array::from_fn(|k| *rows.get_unchecked(i.wrapping_add(k)));
-                block::<LIMBS, 4>(run, b, elements, scale, group, lane.add(i.wrapping_mul(run.lanes)));
-                i = i.wrapping_add(4);
+            while rows.len() - i >= R {
+                block::<LIMBS, R>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
+                i = i.wrapping_add(R);
             }
-            while i < rows.len() {
-                block::<LIMBS, 1>(run, b, elements, scale, [rows[i]], lane.add(i.wrapping_mul(run.lanes)));
-                i = i.wrapping_add(1);
+            let lane = lane.add(i.wrapping_mul(run.lanes));
+            match rows.len() - i {
+                0 => (),
+                1 => block::<LIMBS, 1>(run, b, elements, scale, pick(rows, i), lane),
+                2 => block::<LIMBS, 2>(run, b, elements, scale, pick(rows, i), lane),
+                _ => block::<LIMBS, 3>(run, b, elements, scale, pick(rows, i), lane),
             }
         }
     }
@@ -109,17 +118,17 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
         let q = at.map(|at| acts.q8().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
         let mut sum = [[_mm512_setzero_si512(); LIMBS]; R];
         for r in 0..R {
-            for limb in 0..LIMBS {
+            for (limb, sum) in sum[r].iter_mut().enumerate() {
                 let fix = *acts.fix().as_ptr().add(at[r].wrapping_mul(LIMBS).wrapping_add(limb));
-                sum[r][limb] = _mm512_set1_epi32(fix);
+                *sum = _mm512_set1_epi32(fix);
             }
         }
         for quad in 0..BLOCK / 4 {
             let w = _mm512_loadu_si512(elements.add(quad * TILE_ROWS * 4).cast());
             for r in 0..R {
-                for limb in 0..LIMBS {
+                for (limb, sum) in sum[r].iter_mut().enumerate() {
                     let x = q[r].add(limb * BLOCK + quad * 4).cast::<i32>().read_unaligned();
-                    sum[r][limb] = _mm512_dpbusd_epi32(sum[r][limb], w, _mm512_set1_epi32(x));
+                    *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_set1_epi32(x));
                 }
             }
         }
@@ -128,9 +137,9 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
             let s = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scale().as_ptr().add(at[r])));
             let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
             let mut y = _mm512_loadu_ps(lane);
-            for limb in 0..LIMBS {
+            for (limb, sum) in sum[r].iter().enumerate() {
                 let s = if limb + 1 < LIMBS { _mm512_mul_ps(s, _mm512_set1_ps(256.0)) } else { s };
-                y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][limb]), s));
+                y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(*sum), s));
             }
             _mm512_storeu_ps(lane, y);
         }

@@ -142,10 +142,6 @@ impl MatrixLayout {
         (tile * TILE_ROWS).min(self.rows)..((tile + 1) * TILE_ROWS).min(self.rows)
     }
 
-    pub(crate) const fn block_bytes(&self) -> usize {
-        BLOCK_BYTES
-    }
-
     /// Bytes of a tile before its elements.
     const fn scale_bytes(&self) -> usize {
         (TILE_ROWS * (1 + self.blocks())).next_multiple_of(64)
