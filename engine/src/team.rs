@@ -3,8 +3,8 @@
 //! Members take parts as they become free. Each part writes its own memory and no part reads what another writes, so
 //! neither the number of threads nor who runs what shows in a result.
 //!
-//! Members wait for work spinning for a moment, then asleep; giving them work allocates nothing. Where the target has
-//! no threads the team is its caller alone.
+//! Members wait for work spinning for a moment, then asleep; giving them work allocates nothing, and the caller never
+//! waits for a member that has not begun. Where the target has no threads the team is its caller alone.
 
 #[cfg(not(target_family = "wasm"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +15,7 @@ pub struct Team {
     crew: Option<crew::Crew>,
     members: usize,
     /// Work below this stays with the caller.
+    #[cfg(not(target_family = "wasm"))]
     least: usize,
 }
 
@@ -28,6 +29,7 @@ impl std::fmt::Debug for Team {
 pub const MAX_MEMBERS: usize = 256;
 
 /// Elementary operations that take about as long as a meeting of the team.
+#[cfg(not(target_family = "wasm"))]
 const LEAST: usize = 1 << 15;
 
 impl Team {
@@ -45,14 +47,20 @@ impl Team {
         #[cfg(target_family = "wasm")]
         {
             let _ = members;
-            Self { members: 1, least: LEAST }
+            Self { members: 1 }
         }
     }
 
     /// The same, sharing out even the smallest work: for tests.
     #[must_use]
     pub fn eager(members: usize) -> Self {
-        Self { least: 0, ..Self::new(members) }
+        #[cfg_attr(target_family = "wasm", expect(unused_mut, reason = "a team of one shares nothing out"))]
+        let mut team = Self::new(members);
+        #[cfg(not(target_family = "wasm"))]
+        {
+            team.least = 0;
+        }
+        team
     }
 
     /// Threads, the caller included.
@@ -103,6 +111,7 @@ impl Team {
             });
             return;
         }
+        #[cfg(target_family = "wasm")]
         let _ = work;
         for part in 0..parts {
             job(&mut own[0], part);
@@ -198,34 +207,39 @@ mod crew {
     use std::cell::UnsafeCell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::thread::{JoinHandle, Thread};
 
-    /// Turns of the wait loop before a thread sleeps: tens of microseconds, longer than a step spends between two
+    /// Turns of the wait loop before a thread sleeps: some tens of microseconds, longer than a step spends between two
     /// commands that use the team.
-    const SPINS: u32 = 20_000;
+    const SPINS: u32 = 2_000;
 
     /// What a member runs: the job of the present round, given the member's number.
     type Job<'a> = dyn Fn(usize) + Sync + 'a;
 
     struct Shared {
-        /// Number of the present round; a change of it publishes `round`.
-        number: AtomicU64,
-        /// The present round. Written by the caller between rounds only.
+        /// The present round: its number above [`ROUND`], [`OPEN`], and the members inside below.
+        gate: AtomicU64,
+        /// The present round's job. Written by the caller while the gate is closed and nobody inside.
         round: UnsafeCell<Option<Round>>,
-        /// Members that have not finished the present round.
-        pending: AtomicUsize,
         panicked: AtomicBool,
         quit: AtomicBool,
     }
+
+    /// Bit of the gate: members may enter.
+    const OPEN: u64 = 1 << 15;
+    /// Bits of the gate that count the members inside.
+    const INSIDE: u64 = OPEN - 1;
+    /// One round further.
+    const ROUND: u64 = 1 << 16;
 
     struct Round {
         job: *const Job<'static>,
         caller: Thread,
     }
 
-    // SAFETY: `round` is written only while no member runs (pending == 0) and read only after `number` published it;
-    // the job it points to is Sync and outlives the round because `run` returns only when pending is 0.
+    // SAFETY: `round` is written only while the gate is closed with nobody inside, and read only from inside. The job
+    // it points to is Sync and outlives the round because `run` returns only when nobody is inside.
     unsafe impl Sync for Shared {}
     // SAFETY: as above; nothing in it is bound to a thread.
     unsafe impl Send for Shared {}
@@ -239,9 +253,8 @@ mod crew {
     impl Crew {
         pub(super) fn new(count: usize) -> Self {
             let shared = Arc::new(Shared {
-                number: AtomicU64::new(0),
+                gate: AtomicU64::new(0),
                 round: UnsafeCell::new(None),
-                pending: AtomicUsize::new(0),
                 panicked: AtomicBool::new(false),
                 quit: AtomicBool::new(false),
             });
@@ -258,32 +271,33 @@ mod crew {
             self.threads.len()
         }
 
-        /// Run `job(member)` on every member, 0 being the caller, and wait for all.
+        /// Run `job(0)` here and `job(member)` on the members that come in time, and wait for those that came. The
+        /// others never see the job: a member that the system keeps from running holds nobody up.
         pub(super) fn run(&mut self, job: &Job<'_>) {
             let shared = &*self.shared;
-            // SAFETY: only the lifetime changes. No member keeps the pointer past the round: this function leaves only
-            // after every member has counted itself off, its own panic included.
+            // SAFETY: only the lifetime changes. The pointer is used inside the gate only, and this function leaves
+            // only when the gate is closed and nobody inside, panics included.
             let job_ptr = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
-            // SAFETY: pending is 0 between rounds, so no member reads `round` now.
+            // SAFETY: between rounds the gate is closed and nobody inside, so nobody reads `round`.
             unsafe { *shared.round.get() = Some(Round { job: job_ptr, caller: std::thread::current() }) };
-            shared.pending.store(self.threads.len(), Ordering::Relaxed);
-            shared.number.fetch_add(1, Ordering::Release);
+            shared.gate.fetch_add(ROUND | OPEN, Ordering::Release);
             for thread in &self.threads {
                 thread.thread().unpark();
             }
             let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-            wait(|| shared.pending.load(Ordering::Acquire) == 0);
+            shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
+            wait(|| shared.gate.load(Ordering::Acquire) & INSIDE == 0);
+            let others = shared.panicked.swap(false, Ordering::Relaxed);
             if let Err(panic) = own {
                 resume_unwind(panic);
             }
-            assert!(!shared.panicked.swap(false, Ordering::Relaxed), "a unit thread panicked; its message is above");
+            assert!(!others, "a unit thread panicked; its message is above");
         }
     }
 
     impl Drop for Crew {
         fn drop(&mut self) {
-            self.shared.quit.store(true, Ordering::Relaxed);
-            self.shared.number.fetch_add(1, Ordering::Release);
+            self.shared.quit.store(true, Ordering::Release);
             for thread in self.threads.drain(..) {
                 thread.thread().unpark();
                 // A member that panicked has said so in `run`.
@@ -295,27 +309,39 @@ mod crew {
     fn work(shared: &Shared, member: usize) {
         let mut seen = 0;
         loop {
-            wait(|| shared.number.load(Ordering::Acquire) != seen);
-            seen = shared.number.load(Ordering::Acquire);
-            if shared.quit.load(Ordering::Relaxed) {
+            let mut gate = 0;
+            wait(|| {
+                gate = shared.gate.load(Ordering::Acquire);
+                let new = gate & OPEN != 0 && gate / ROUND != seen;
+                new || shared.quit.load(Ordering::Acquire)
+            });
+            if shared.quit.load(Ordering::Acquire) {
                 return;
             }
-            // SAFETY: the round was published by `number` and stays until this member has counted itself off.
-            let Some(round) = (unsafe { &*shared.round.get() }) else { continue };
-            let caller = round.caller.clone();
-            // SAFETY: the caller keeps the job alive until pending is 0.
-            let job = unsafe { &*round.job };
-            if catch_unwind(AssertUnwindSafe(|| job(member))).is_err() {
-                shared.panicked.store(true, Ordering::Relaxed);
+            // Entering must meet the very round that was seen open; else look again.
+            if shared.gate.compare_exchange(gate, gate + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
             }
-            if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-                caller.unpark();
+            seen = gate / ROUND;
+            // SAFETY: this thread is inside, so the round stays until it has left.
+            let round = unsafe { &*shared.round.get() };
+            let caller = round.as_ref().map(|round| round.caller.clone());
+            if let Some(round) = round {
+                // SAFETY: the caller keeps the job alive while a member is inside.
+                let job = unsafe { &*round.job };
+                if catch_unwind(AssertUnwindSafe(|| job(member))).is_err() {
+                    shared.panicked.store(true, Ordering::Relaxed);
+                }
+            }
+            // The last one out of a closed gate wakes the caller.
+            if shared.gate.fetch_sub(1, Ordering::AcqRel) & (OPEN | INSIDE) == 1 {
+                caller.iter().for_each(Thread::unpark);
             }
         }
     }
 
     /// Wait until `ready`: spinning first, then asleep between wake-ups. Whoever makes it ready unparks this thread.
-    fn wait(ready: impl Fn() -> bool) {
+    fn wait(mut ready: impl FnMut() -> bool) {
         for _ in 0..SPINS {
             if ready() {
                 return;
@@ -361,6 +387,18 @@ mod tests {
         let mut own = [0_usize; 3];
         team.run_with(0, 1000, &mut own, &|own, _| *own += 1);
         assert_eq!(own.iter().sum::<usize>(), 1000);
+    }
+
+    #[test]
+    fn members_work_at_the_same_time() {
+        let mut team = Team::eager(2);
+        let meet = std::sync::Barrier::new(2);
+        for _ in 0..100 {
+            // One thread alone would wait for itself for ever.
+            team.run(0, 2, &|_| {
+                meet.wait();
+            });
+        }
     }
 
     #[test]
