@@ -31,9 +31,6 @@ pub enum CacheError<E: std::error::Error + 'static> {
         #[source]
         source: io::Error,
     },
-    /// No directory for the cache can be told from the environment.
-    #[error("no cache directory: neither {ENV}, XDG_CACHE_HOME nor HOME is set")]
-    Nowhere,
     /// Building failed.
     #[error(transparent)]
     Build(E),

@@ -1,4 +1,17 @@
 //! Wordline: a compiler, bit-exact engine and cycle model for LLM decode hardware.
+//!
+//! This crate is the product: all input and output, and what joins the rooms. [`checkpoint`] reads a model's facts and
+//! weights, `wordline_lowering` makes its decode step a program of words, `wordline_engine` runs the words, [`generate`]
+//! writes text with them, [`measure`] holds them to golden values, and [`cli`] is the command line.
+//!
+//! **Invariants**: nothing but this crate touches disk, standard streams or the clock. Family names appear in
+//! [`checkpoint::arch`] alone. An engine is given what `lower` or a program file holds, never the oracle's program.
+
 pub mod checkpoint;
+pub mod cli;
+pub mod engines;
 pub mod generate;
+pub mod image_cache;
+pub mod measure;
+pub mod model;
 pub mod tokenizer;

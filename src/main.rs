@@ -1,2 +1,7 @@
-//! The command line.
-fn main() {}
+//! The `wordline` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    wordline::cli::main()
+}

@@ -105,9 +105,9 @@ impl From<io::Error> for Failure {
 /// Errors that an input causes.
 macro_rules! refused {
     ($($error:ty),+ $(,)?) => { $(
-        impl From<$error> for Failure {
+        impl From<$error> for $crate::cli::failure::Failure {
             fn from(error: $error) -> Self {
-                Failure::refused(chain(&error))
+                $crate::cli::failure::Failure::refused($crate::cli::failure::chain(&error))
             }
         }
     )+ };

@@ -13,11 +13,11 @@ const STOPPING: u8 = 2;
 
 /// While this lives, the first Ctrl-C asks for an end.
 #[derive(Debug)]
-pub struct Guard(());
+pub(super) struct Guard(());
 
 /// Begin to take Ctrl-C as the wish to end a generation. Where no handler can be set, Ctrl-C ends the program as ever.
 #[must_use]
-pub fn guard() -> Guard {
+pub(super) fn guard() -> Guard {
     STATE.store(WRITING, Ordering::SeqCst);
     let _ = ctrlc::set_handler(|| {
         if STATE.compare_exchange(WRITING, STOPPING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
@@ -30,7 +30,7 @@ pub fn guard() -> Guard {
 impl Guard {
     /// An end was asked for.
     #[must_use]
-    pub fn stopping(&self) -> bool {
+    pub(super) fn stopping(&self) -> bool {
         STATE.load(Ordering::SeqCst) == STOPPING
     }
 }

@@ -9,17 +9,25 @@ use std::io::{self, Write};
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn text(text: &str) -> Result<(), Failure> {
+pub(super) fn text(text: &str) -> Result<(), Failure> {
+    Ok(raw(text)?)
+}
+
+/// [`text`] with the operating system's own error.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(super) fn raw(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    out.flush()
 }
 
 /// Print bytes as they are.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
+pub(super) fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     Ok(out.flush()?)
@@ -29,7 +37,7 @@ pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn line(value: impl fmt::Display) -> Result<(), Failure> {
+pub(super) fn line(value: impl fmt::Display) -> Result<(), Failure> {
     text(&format!("{value}\n"))
 }
 
@@ -37,12 +45,12 @@ pub fn line(value: impl fmt::Display) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub fn json(report: &impl Serialize) -> Result<(), Failure> {
+pub(super) fn json(report: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(report).map_err(|e| Failure::fault(format!("cannot write JSON: {e}")))?;
     line(text)
 }
 
 /// A remark on standard error. When nobody listens there, the work goes on.
-pub fn note(remark: impl fmt::Display) {
+pub(super) fn note(remark: impl fmt::Display) {
     let _ = writeln!(io::stderr().lock(), "{remark}");
 }

@@ -3,5 +3,6 @@
 pub mod chat;
 pub mod config;
 pub mod sampler;
+pub mod session;
 pub mod stop;
 pub mod stream;

@@ -1,4 +1,9 @@
 //! Measuring a model: against golden values, against text, against the memory it streams from.
 
+pub mod accuracy;
+pub mod bandwidth;
 pub mod distance;
+pub mod follow;
 pub mod golden;
+pub mod run_hash;
+pub mod verify;

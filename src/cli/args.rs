@@ -1,0 +1,194 @@
+//! Arguments that several subcommands share.
+
+use super::failure::{Failure, refused};
+use super::out;
+use crate::checkpoint::CheckpointError;
+use crate::engines::{EngineError, Setup, Watch};
+use crate::image_cache::ImageCache;
+use crate::model::{Model, ModelFileError};
+use crate::tokenizer::TokenizerError;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+use wordline_engine::Capacity;
+use wordline_ir::{ActFormat, Numerics, Program, ProgramError};
+
+refused!(CheckpointError, EngineError, ProgramError, TokenizerError);
+
+impl From<ModelFileError> for Failure {
+    fn from(error: ModelFileError) -> Self {
+        let failure = Failure::refused(super::failure::chain(&error));
+        match error {
+            ModelFileError::Checkpoint(CheckpointError::File(crate::checkpoint::FileError::NotADirectory { path }))
+                if !std::path::Path::new(&path).exists() =>
+            {
+                failure.hint("there is nothing of this name; MODEL is a directory, or `demo`")
+            }
+            _ => failure,
+        }
+    }
+}
+
+/// The model.
+#[derive(Debug, Args)]
+pub(super) struct ModelArg {
+    /// A directory with config.json and safetensors files, or `demo`
+    #[arg(value_name = "MODEL")]
+    pub(super) model: String,
+}
+
+impl ModelArg {
+    pub(super) fn open(&self) -> Result<Model, Failure> {
+        Ok(Model::open(&self.model)?)
+    }
+}
+
+/// Where a report goes.
+#[derive(Debug, Args)]
+pub(super) struct JsonArg {
+    /// Report as JSON (docs/json.md)
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Limbs of a quantised row.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Limbs {
+    /// One int8 limb
+    One,
+    /// Two int8 limbs
+    Two,
+}
+
+impl Limbs {
+    fn format(self) -> ActFormat {
+        match self {
+            Limbs::One => ActFormat::OneLimb,
+            Limbs::Two => ActFormat::TwoLimbs,
+        }
+    }
+}
+
+/// The knobs that decide a result's bits; without them the pinned defaults.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Numerics")]
+pub(super) struct NumericsArgs {
+    /// Limbs of the rows that enter linear layers and the head
+    #[arg(long, value_name = "LIMBS")]
+    acts: Option<Limbs>,
+    /// Limbs of the queries
+    #[arg(long, value_name = "LIMBS")]
+    queries: Option<Limbs>,
+    /// Limbs of the softmax terms
+    #[arg(long, value_name = "LIMBS")]
+    probs: Option<Limbs>,
+}
+
+impl NumericsArgs {
+    pub(super) fn numerics(&self) -> Numerics {
+        let usual = Numerics::default();
+        Numerics {
+            acts: self.acts.map_or(usual.acts, Limbs::format),
+            queries: self.queries.map_or(usual.queries, Limbs::format),
+            probs: self.probs.map_or(usual.probs, Limbs::format),
+            ..usual
+        }
+    }
+}
+
+/// A backend of the units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Backend {
+    /// The fastest that is built and passes the init gate
+    Auto,
+    /// The processor
+    Cpu,
+    /// Products looked up in a table, on a GPU
+    Lut,
+    /// Packed int8 dot products, on a GPU
+    Dp4a,
+}
+
+/// How an engine runs.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(super) struct EngineArgs {
+    /// Threads; no bit of a result depends on them [default: one a processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// What runs the units
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    backend: Backend,
+    /// Build the weight image in memory and leave no file in the cache directory
+    #[arg(long)]
+    no_cache: bool,
+}
+
+impl EngineArgs {
+    /// Refuse a backend that this build does not have; otherwise everything that engines are made with but the model.
+    pub(super) fn prepare(&self) -> Result<Prepared, Failure> {
+        let not_built = |name| {
+            let hint = "use --backend cpu or --backend auto; every backend gives the same bits";
+            Err(Failure::refused(format!("backend '{name}' is not built into this program")).hint(hint))
+        };
+        match self.backend {
+            Backend::Auto | Backend::Cpu => {}
+            Backend::Lut => return not_built("lut"),
+            Backend::Dp4a => return not_built("dp4a"),
+        }
+        let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let threads = self.threads.map_or_else(processors, NonZeroUsize::get);
+        let cache = if self.no_cache { None } else { ImageCache::of_user() };
+        if cache.is_none() && !self.no_cache {
+            out::note("note: WORDLINE_CACHE, XDG_CACHE_HOME and HOME are unset; the weight image is built in memory");
+        }
+        Ok(Prepared { threads, cache, watch: Shown::default() })
+    }
+}
+
+/// What engines are made with but the model.
+pub(super) struct Prepared {
+    pub(super) threads: usize,
+    cache: Option<ImageCache>,
+    watch: Shown,
+}
+
+impl Prepared {
+    /// What the engines of one program are made with.
+    pub(super) fn setup<'a>(&'a self, model: &'a Model, program: &'a Program, capacity: Capacity) -> Setup<'a> {
+        Setup { model, program, capacity, threads: self.threads, cache: self.cache.as_ref(), watch: &self.watch }
+    }
+}
+
+/// Shows on standard error how the making of an engine goes.
+#[derive(Default)]
+struct Shown(OnceLock<ProgressBar>);
+
+/// Weight images below this many bytes are built too fast to watch.
+const WATCHED: usize = 64 << 20;
+
+impl Watch for Shown {
+    fn building(&self, done: usize, total: usize) {
+        if total < WATCHED {
+            return;
+        }
+        let bar = self.0.get_or_init(|| {
+            let style = ProgressStyle::with_template("building the weight image {bar:30} {bytes}/{total_bytes}, {eta} left");
+            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        bar.set_position(done as u64);
+        if done == total {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn remark(&self, text: &str) {
+        out::note(format_args!("note: {text}"));
+    }
+}
+
+/// Positions that a lowering is authored over where the command line does not say. No command depends on it.
+pub(super) fn usual_ctx(max_pos: usize) -> usize {
+    max_pos.min(4096)
+}

@@ -1,0 +1,116 @@
+//! The command line: one file a subcommand.
+//!
+//! Results go to standard output, remarks to standard error. Exit codes: 0 fine, 1 the check failed, 2 an input was
+//! refused, 3 a fault of the program, 130 ended by Ctrl-C. Reports as JSON are described in docs/json.md.
+
+mod accuracy;
+mod args;
+mod asm;
+mod bench;
+mod diff;
+mod disasm;
+pub mod failure;
+mod inspect;
+mod interrupt;
+mod isa;
+mod lower;
+mod out;
+mod program_file;
+mod run;
+mod units;
+mod verify;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// A compiler, bit-exact engine and cycle model for LLM decode hardware.
+#[derive(Debug, Parser)]
+#[command(name = "wordline", version, max_term_width = 110)]
+#[command(after_help = "MODEL is a directory that holds config.json and safetensors files, or `demo`, a small story \
+                        writer inside the program.\nExit codes: 0 fine, 1 the check failed, 2 input refused, 3 \
+                        internal fault, 130 ended by Ctrl-C.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Say what a checkpoint is: its facts, by evidence of its weights
+    Inspect(inspect::Args),
+    /// Lower a model's decode step to a program of words
+    Lower(lower::Args),
+    /// Assemble program text into a program file
+    Asm(asm::Args),
+    /// Print a program file as text
+    Disasm(disasm::Args),
+    /// Print the reference of the command words
+    Isa(isa::Args),
+    /// Compare two programs, or a model's lowering with the oracle, command for command
+    Diff(diff::Args),
+    /// Write text with a model
+    Run(run::Args),
+    /// Hold a model to golden values of the reference framework
+    Verify(verify::Args),
+    /// Measure perplexity on a text, and the int8 engine's distance from the reference
+    Accuracy(accuracy::Args),
+    /// Check the units of this device
+    Units(units::Args),
+    /// Measure decode speed against the memory's bandwidth
+    Bench(bench::Args),
+}
+
+/// Run the program on this process's arguments.
+#[must_use]
+pub fn main() -> ExitCode {
+    let command = Cli::parse().command;
+    // A panic is a fault of ours, and says so, with its place, in one line and a hint.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(|l| format!("{}:{}: ", l.file(), l.line())).unwrap_or_default();
+        let what = panic.payload_as_str().unwrap_or("a panic without a message");
+        out::note(format_args!("internal fault: {}", Failure::fault(format!("{place}{what}"))));
+    }));
+    let result = std::panic::catch_unwind(|| dispatch(command));
+    match result {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => report(&failure),
+        Err(_) => ExitCode::from(failure::Exit::Fault as u8),
+    }
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Lower(args) => lower::run(&args),
+        Command::Asm(args) => asm::run(&args),
+        Command::Disasm(args) => disasm::run(&args),
+        Command::Isa(args) => isa::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Accuracy(args) => accuracy::run(&args),
+        Command::Units(args) => units::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    }
+}
+
+fn report(failure: &Failure) -> ExitCode {
+    if failure.closed {
+        return ExitCode::SUCCESS;
+    }
+    if !failure.what.is_empty() {
+        out::note(format_args!("error: {failure}"));
+    }
+    ExitCode::from(failure.exit as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,163 @@
+//! Engines for a model: the reference on the checkpoint's own weights, and the int8 one on its weight image.
+
+use crate::image_cache::{CacheError, ImageCache};
+use crate::model::Model;
+use sha2::{Digest as _, Sha256};
+use wordline_engine::image::{BuildError, Digest, Image, ImageError, ImageLayout, LayoutError, build_into};
+use wordline_engine::team::Team;
+use wordline_engine::{Capacity, EngineModel, Kernels, Linear, ModelError, Sequencer, WordsError};
+use wordline_ir::Program;
+use wordline_kernels::gate::{UnitsError, Verdict};
+
+/// Why there is no engine for a model.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The program was refused.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// The engine could not be made.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A matrix has no place in a weight image.
+    #[error("no weight image: {0}")]
+    Layout(#[from] LayoutError),
+    /// The weight image could not be built.
+    #[error("no weight image: {0}")]
+    Build(#[from] BuildError),
+    /// The weight image was refused, although it was built just now.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The units do not compute on this device.
+    #[error("this device does not compute: {0}")]
+    Units(#[from] UnitsError),
+}
+
+/// Who is told how the making of an engine goes.
+pub trait Watch: Sync {
+    /// `done` of `total` bytes of the weight image are built.
+    fn building(&self, done: usize, total: usize) {
+        let _ = (done, total);
+    }
+
+    /// Something that does not stop the work, in a sentence.
+    fn remark(&self, text: &str) {
+        let _ = text;
+    }
+}
+
+/// A [`Watch`] that looks away.
+#[derive(Clone, Copy, Debug)]
+pub struct Unwatched;
+
+impl Watch for Unwatched {}
+
+/// What engines are made with.
+#[derive(Clone, Copy)]
+pub struct Setup<'a> {
+    /// The checkpoint.
+    pub model: &'a Model,
+    /// The program to run.
+    pub program: &'a Program,
+    /// Room for sequences.
+    pub capacity: Capacity,
+    /// Threads.
+    pub threads: usize,
+    /// Where weight images are kept; none builds them in memory.
+    pub cache: Option<&'a ImageCache>,
+    /// Who is told.
+    pub watch: &'a dyn Watch,
+}
+
+impl std::fmt::Debug for Setup<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup").field("model", &self.model.name).field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+impl Setup<'_> {
+    /// The reference engine: f64 sums over unquantised weights, linear layers as `linear` says.
+    ///
+    /// # Errors
+    /// The program is not sound, the capacity is none, or a weight cannot be read.
+    pub fn reference(&self, linear: Linear) -> Result<EngineModel, EngineError> {
+        let sequencer = Sequencer::new(self.program)?;
+        Ok(EngineModel::reference(sequencer, self.capacity, &self.model.checkpoint.weights, linear, self.threads)?)
+    }
+
+    /// The int8 engine on the fastest units of this device, its weight image taken from the cache or built.
+    ///
+    /// # Errors
+    /// As [`Setup::reference`]; a weight cannot be quantised; or the device does not compute.
+    pub fn int8(&self) -> Result<EngineModel, EngineError> {
+        let kernels = Kernels::new()?;
+        for form in kernels.array.report().forms {
+            if let Verdict::Failed(test) = form.verdict {
+                let now = kernels.array.active();
+                self.watch.remark(&format!("{} failed the init gate at '{test}'; {now} computes", form.form));
+            }
+        }
+        self.int8_on(kernels)
+    }
+
+    /// The int8 engine on given units.
+    ///
+    /// # Errors
+    /// As [`Setup::int8`].
+    pub fn int8_on(&self, kernels: Kernels) -> Result<EngineModel, EngineError> {
+        let sequencer = Sequencer::new(self.program)?;
+        let image = self.image()?;
+        Ok(EngineModel::int8(sequencer, self.capacity, image, kernels, self.threads)?)
+    }
+
+    /// The program's weight image.
+    ///
+    /// # Errors
+    /// A weight cannot be read or quantised.
+    pub fn image(&self) -> Result<Image, EngineError> {
+        let layout = ImageLayout::of(self.program)?;
+        let content = Sha256::digest(self.model.checkpoint.weights.identity()).into();
+        let key = key(&layout, content);
+        let build = |out: &mut [u8]| self.build(&layout, content, out);
+        if let Some(cache) = self.cache {
+            // The second time around a damaged image has been removed.
+            for _ in 0..2 {
+                match cache.get(&key, layout.bytes(), build) {
+                    Ok(map) => match Image::open(self.program, map, Some(content)) {
+                        Ok(image) => return Ok(image),
+                        Err(error) => {
+                            let path = cache.path(&key);
+                            self.watch.remark(&format!("{}: {error}; it is built again", path.display()));
+                            cache.discard(&key);
+                        }
+                    },
+                    Err(CacheError::Build(error)) => return Err(error.into()),
+                    Err(error @ CacheError::Io { .. }) => {
+                        self.watch.remark(&format!("{error}; the weight image is built in memory"));
+                        break;
+                    }
+                }
+            }
+        }
+        let mut bytes = vec![0; layout.bytes()];
+        build(&mut bytes)?;
+        Ok(Image::open(self.program, bytes, Some(content))?)
+    }
+
+    fn build(&self, layout: &ImageLayout, content: Digest, out: &mut [u8]) -> Result<(), BuildError> {
+        let progress = |done, total| {
+            self.watch.building(done, total);
+            true
+        };
+        let weights = &self.model.checkpoint.weights;
+        build_into(self.program, layout, weights, content, out, &mut Team::new(self.threads), &progress)
+    }
+}
+
+/// The image's name in the cache: the layout's identity covers program tensors, format and version, the content's the
+/// checkpoint.
+fn key(layout: &ImageLayout, content: Digest) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(layout.identity());
+    hasher.update(content);
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
