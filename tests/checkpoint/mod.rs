@@ -7,6 +7,7 @@ mod given;
 mod header;
 mod identity;
 mod mutation;
+mod published;
 mod shards;
 mod support;
 mod tokenizer;

@@ -35,6 +35,10 @@ fn off(value: &Value) -> bool {
     value.is_null() || *value == Value::Bool(false)
 }
 
+fn one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
 fn empty(value: &Value) -> bool {
     value.is_null()
         || value.as_object().is_some_and(|map| map.is_empty())
@@ -200,7 +204,36 @@ pub const GPT2: &[Inert] = &[
 ];
 
 /// Inert for the phi3 family.
-pub const PHI3: &[Inert] = &[inert("embd_pdrop", TRAINING), inert("resid_pdrop", TRAINING)];
+pub const PHI3: &[Inert] =
+    &[inert("embd_pdrop", TRAINING), inert("resid_pdrop", TRAINING), inert("lm_head_bias", EVIDENCE)];
+
+/// Accepted with one value only in the phi3 family.
+pub const PHI3_FIXED: &[Fixed] = &[
+    Fixed { key: "full_attn_mod", shown: "1", reason: "only some layers would see all positions", accepts: one },
+    Fixed { key: "interpolate_factor", shown: "1", reason: "positions would be stretched", accepts: one },
+];
+
+/// Accepted with one value only in the qwen2 family.
+pub const QWEN2_FIXED: &[Fixed] = &[Fixed {
+    key: "use_mrope",
+    shown: "false",
+    reason: "positions on several axes would turn different bands of a head",
+    accepts: off,
+}];
+
+/// Inert for hybrids of DeltaNet and attention.
+pub const HYBRID: &[Inert] = &[
+    inert("sliding_window", "no layer of this family slides"),
+    inert("max_window_layers", "no layer of this family slides"),
+];
+
+/// Accepted with one value only in hybrids of DeltaNet and attention.
+pub const HYBRID_FIXED: &[Fixed] = &[Fixed {
+    key: "use_sliding_window",
+    shown: "false",
+    reason: "attention would see a window only, which the family has no code for",
+    accepts: off,
+}];
 
 /// Inert for the qwen3_5 family.
 pub const QWEN3_5: &[Inert] = &[

@@ -3,7 +3,7 @@
 use super::attention::Heads;
 use super::decoder::{Decoder, Defaults, Given};
 use super::error::ArchError;
-use super::inert::{COMMON, FIXED, PHI3};
+use super::inert::{COMMON, FIXED, PHI3, PHI3_FIXED};
 use super::layers::one_window;
 use super::rope::{self, Style};
 use super::tensors::SKIP_ROTARY;
@@ -26,6 +26,6 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
         model.layer(layer, Mixer::Attention(mixer), model.dense(layer, &inter)?)
     })?;
     let spec = model.spec("phi3", layers, &recipe, None)?;
-    model.finish(&[FIXED], &[COMMON, PHI3], &[SKIP_ROTARY])?;
+    model.finish(&[FIXED, PHI3_FIXED], &[COMMON, PHI3], &[SKIP_ROTARY])?;
     Ok(spec)
 }

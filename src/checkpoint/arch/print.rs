@@ -13,12 +13,19 @@ const INERT: &[(&str, &[Inert])] = &[
     ("gpt2", inert::GPT2),
     ("llama", inert::LLAMA),
     ("phi3", inert::PHI3),
+    ("qwen3_5, qwen3_next", inert::HYBRID),
     ("qwen3_5", inert::QWEN3_5),
     ("qwen3_next", inert::MIXTURE),
 ];
 
-const FIXED: &[(&str, &[Fixed])] =
-    &[("all", inert::FIXED), ("gemma3", inert::GEMMA3_FIXED), ("llama", inert::LLAMA_FIXED)];
+const FIXED: &[(&str, &[Fixed])] = &[
+    ("all", inert::FIXED),
+    ("gemma3", inert::GEMMA3_FIXED),
+    ("llama", inert::LLAMA_FIXED),
+    ("phi3", inert::PHI3_FIXED),
+    ("qwen2, qwen3", inert::QWEN2_FIXED),
+    ("qwen3_5, qwen3_next", inert::HYBRID_FIXED),
+];
 
 const SKIPPED: &[(&str, &[Skip])] = &[
     ("all but gpt2", tensors::SKIP_ROTARY),

@@ -3,7 +3,7 @@
 use super::attention::Heads;
 use super::decoder::{Decoder, Defaults, Given};
 use super::error::ArchError;
-use super::inert::{COMMON, FIXED};
+use super::inert::{COMMON, FIXED, QWEN2_FIXED};
 use super::layers::late_windows;
 use super::rope::{self, Style};
 use super::tensors::SKIP_ROTARY;
@@ -30,6 +30,6 @@ pub(super) fn read_as(given: &Given<'_>, family: &str, norms: bool) -> Result<Sp
         model.layer(layer, Mixer::Attention(mixer), model.dense(layer, &inter)?)
     })?;
     let spec = model.spec(family, layers, &recipe, None)?;
-    model.finish(&[FIXED], &[COMMON], &[SKIP_ROTARY])?;
+    model.finish(&[FIXED, QWEN2_FIXED], &[COMMON], &[SKIP_ROTARY])?;
     Ok(spec)
 }

@@ -3,7 +3,7 @@
 use super::decoder::{Decoder, Defaults, Given};
 use super::error::ArchError;
 use super::hybrid;
-use super::inert::{COMMON, FIXED, MIXTURE};
+use super::inert::{COMMON, FIXED, HYBRID, HYBRID_FIXED, MIXTURE};
 use super::keys::Keys;
 use super::mlp::Mixture;
 use super::tensors::{Dim, SKIP_AHEAD, SKIP_ROTARY};
@@ -36,7 +36,7 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
         keys.note("intermediate_size", "every layer's network is a mixture");
     }
     let spec = model.spec("qwen3_next", layers, &recipe, None)?;
-    model.finish(&[FIXED], &[COMMON, MIXTURE], &[SKIP_ROTARY, SKIP_AHEAD])?;
+    model.finish(&[FIXED, HYBRID_FIXED], &[COMMON, HYBRID, MIXTURE], &[SKIP_ROTARY, SKIP_AHEAD])?;
     Ok(spec)
 }
 
