@@ -95,11 +95,10 @@ impl Int8Units {
             }
             Some(weights) => {
                 let ([weights], y) = at.store.split([weights], op.y);
-                for (row, y) in y.chunks_mut(outputs).enumerate() {
-                    y.fill(0.0);
-                    for pick in row * op.k..(row + 1) * op.k {
-                        y.iter_mut().zip(result(pick)).for_each(|(y, v)| *y = add(*y, mul(weights[pick], *v)));
-                    }
+                y.fill(0.0);
+                for (pick, weight) in weights.iter().enumerate() {
+                    let y = &mut y[pick / op.k * outputs..][..outputs];
+                    y.iter_mut().zip(result(pick)).for_each(|(y, v)| *y = add(*y, mul(*weight, *v)));
                 }
             }
         }

@@ -152,38 +152,29 @@ impl Int8Units {
         })
     }
 
-    /// Run `job(row, x, out)` over the rows of a slot read and a slot written whole.
-    fn rows(&mut self, x: Slot, out: Slot, job: &(dyn Fn(&VectorUnit, &Image, usize, &[f32], &mut [f32]) + Sync)) {
-        let (width, out_width) = (self.at.store.width(x), self.at.store.width(out));
-        let ([x], out) = self.at.store.split([x], out);
-        let (vector, image) = (&self.kernels.vector, &*self.image);
-        self.team.chunks(ELEMENT * out.len(), out, out_width, &|row, out| {
-            job(vector, image, row, &x[row * width..][..width], out);
-        });
-    }
-
-    /// Run `job(row, x, y, out)` over the rows of two slots read and a slot written whole.
-    fn rows2(
+    /// Run `job` over the rows of the slots read, each with its row of the slot written whole.
+    fn rows<const N: usize>(
         &mut self,
-        reads: [Slot; 2],
+        reads: [Slot; N],
         out: Slot,
-        job: &(dyn Fn(&VectorUnit, &Image, [&[f32]; 2], &mut [f32]) + Sync),
+        job: impl Fn(&VectorUnit, &Image, [&[f32]; N], &mut [f32]) + Sync,
     ) {
         let widths = reads.map(|slot| self.at.store.width(slot));
-        let out_width = self.at.store.width(out);
-        let ([x, y], out) = self.at.store.split(reads, out);
+        let width = self.at.store.width(out);
+        let (reads, out) = self.at.store.split(reads, out);
         let (vector, image) = (&self.kernels.vector, &*self.image);
-        self.team.chunks(ELEMENT * out.len(), out, out_width, &|row, out| {
-            job(vector, image, [&x[row * widths[0]..][..widths[0]], &y[row * widths[1]..][..widths[1]]], out);
+        self.team.chunks(ELEMENT * out.len(), out, width, &|row, out| {
+            let inputs = std::array::from_fn(|i| &reads[i][row * widths[i]..][..widths[i]]);
+            job(vector, image, inputs, out);
         });
     }
 
-    /// Run `job(row, x)` over the rows of a slot changed in place.
-    fn update(&mut self, x: Slot, job: &(dyn Fn(&VectorUnit, &Image, usize, &mut [f32]) + Sync)) {
+    /// Run `job` over the rows of a slot changed in place.
+    fn update(&mut self, x: Slot, job: impl Fn(&VectorUnit, &Image, &mut [f32]) + Sync) {
         let width = self.at.store.width(x);
         let x = self.at.store.get_mut(x);
         let (vector, image) = (&self.kernels.vector, &*self.image);
-        self.team.chunks(ELEMENT * x.len(), x, width, &|row, x| job(vector, image, row, x));
+        self.team.chunks(ELEMENT * x.len(), x, width, &|_, x| job(vector, image, x));
     }
 }
 
@@ -271,7 +262,7 @@ impl Units for Int8Units {
             NormKind::Rms => Norm::Rms,
             NormKind::Ln => Norm::Ln,
         };
-        self.rows(op.x, op.out, &|vector, image, _, x, out| {
+        self.rows([op.x], op.out, |vector, image, [x], out| {
             vector.norm(kind, x, image.plain(op.weight), op.bias.map(|b| image.plain(b)), op.eps, out);
         });
         Ok(())
@@ -279,7 +270,7 @@ impl Units for Int8Units {
 
     fn head_norm(&mut self, op: &units::HeadNorm) -> Result<(), UnitError> {
         let units::HeadNorm { heads, kv_heads, head_dim, eps, .. } = *op;
-        self.update(op.qkv, &|vector, image, _, qkv| {
+        self.update(op.qkv, |vector, image, qkv| {
             let weight = |id: Option<TensorId>| id.map(|id| image.plain(id));
             let shape = HeadNorm { heads, kv_heads, head_dim, eps };
             vector.head_norm(qkv, weight(op.q_weight), weight(op.k_weight), &shape);
@@ -301,7 +292,7 @@ impl Units for Int8Units {
     }
 
     fn scale(&mut self, op: &units::Scale) -> Result<(), UnitError> {
-        self.update(op.x, &|vector, _, _, x| {
+        self.update(op.x, |vector, _, x| {
             let width = op.width.unwrap_or(x.len());
             vector.scale(&mut x[..width], op.scale);
         });
@@ -363,7 +354,7 @@ impl Units for Int8Units {
     }
 
     fn gate(&mut self, op: &units::Gate) -> Result<(), UnitError> {
-        self.rows2([op.x, op.gate], op.out, &|vector, _, [x, gate], out| vector.gate(x, gate, op.group, out));
+        self.rows([op.x, op.gate], op.out, |vector, _, [x, gate], out| vector.gate(x, gate, op.group, out));
         Ok(())
     }
 
@@ -384,12 +375,12 @@ impl Units for Int8Units {
     }
 
     fn l2_norm(&mut self, op: &units::L2Norm) -> Result<(), UnitError> {
-        self.update(op.x, &|vector, _, _, x| vector.l2_norm(x, op.heads, op.head_dim, op.eps));
+        self.update(op.x, |vector, _, x| vector.l2_norm(x, op.heads, op.head_dim, op.eps));
         Ok(())
     }
 
     fn delta_gate(&mut self, op: &units::DeltaGate) -> Result<(), UnitError> {
-        self.rows(op.ba, op.gb, &|vector, image, _, ba, gb| {
+        self.rows([op.ba], op.gb, |vector, image, [ba], gb| {
             vector.delta_gate(ba, image.plain(op.a_log), image.plain(op.dt_bias), gb);
         });
         Ok(())
@@ -439,7 +430,7 @@ impl Units for Int8Units {
     }
 
     fn gated_norm(&mut self, op: &units::GatedNorm) -> Result<(), UnitError> {
-        self.rows2([op.x, op.gate], op.out, &|vector, image, [x, gate], out| {
+        self.rows([op.x, op.gate], op.out, |vector, image, [x, gate], out| {
             vector.gated_norm(x, gate, image.plain(op.weight), function(op.act), op.eps, out);
         });
         Ok(())
@@ -447,19 +438,19 @@ impl Units for Int8Units {
 
     fn act(&mut self, op: &units::Act) -> Result<(), UnitError> {
         let act = function(op.kind);
-        self.rows(op.x, op.out, &|vector, _, _, x, out| {
+        self.rows([op.x], op.out, |vector, _, [x], out| {
             if op.gated { vector.act_gated(x, act, op.groups, out) } else { vector.act(x, act, out) }
         });
         Ok(())
     }
 
     fn add(&mut self, op: &units::Add) -> Result<(), UnitError> {
-        self.rows2([op.x, op.y], op.out, &|vector, _, [x, y], out| vector.add(x, y, op.scale, out));
+        self.rows([op.x, op.y], op.out, |vector, _, [x, y], out| vector.add(x, y, op.scale, out));
         Ok(())
     }
 
     fn soft_cap(&mut self, op: &units::SoftCap) -> Result<(), UnitError> {
-        self.update(op.x, &|vector, _, _, x| vector.soft_cap(x, op.cap));
+        self.update(op.x, |vector, _, x| vector.soft_cap(x, op.cap));
         Ok(())
     }
 
