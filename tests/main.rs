@@ -1,6 +1,14 @@
 //! The one integration binary: suites over whole checkpoints and over the program as people call it.
 
+mod accuracy;
+mod arrows;
+mod bad_input;
+mod bits;
 mod checkpoint;
+mod cli;
+mod docs;
 mod goldens;
+mod isa_doc;
 mod lowering;
+mod run_hashes;
 mod support;

@@ -1,0 +1,180 @@
+//! The rooms and their walls: which crate may depend on which, and what no file of a room may hold. Read from the
+//! manifests and the sources, so that a broken invariant fails here and not in a review.
+
+use crate::support::root;
+use std::path::{Path, PathBuf};
+
+/// A room, and the rooms that it may depend on.
+const ROOMS: [(&str, &[&str]); 5] = [
+    ("ir", &[]),
+    ("kernels", &[]),
+    ("lowering", &["ir"]),
+    ("engine", &["ir", "kernels"]),
+    ("twin", &["ir"]),
+];
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Every Rust file below a directory.
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+/// A file's code: without comments, and without its test module, which stands last in a file.
+fn code(path: &Path) -> String {
+    let text = read(path);
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// A room's library code: files of test modules left out.
+fn library(room: &str) -> Vec<(PathBuf, String)> {
+    let test = |path: &PathBuf| {
+        let is = |part: &str| matches!(part, "tests" | "tests.rs" | "testing" | "testing.rs");
+        path.components().any(|c| c.as_os_str().to_str().is_some_and(is))
+    };
+    let files = sources(&root().join(room).join("src")).into_iter().filter(|p| !test(p));
+    files.map(|path| { let code = code(&path); (path, code) }).collect()
+}
+
+/// Rooms that a manifest names among its dependencies for building (not for tests).
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line.to_owned();
+        } else if section.contains("dependencies") && !section.contains("dev-") && line.starts_with("wordline-") {
+            let name = line["wordline-".len()..].split(['.', ' ', '=']).next().unwrap_or_default();
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn manifests_name_the_rooms_that_they_may() {
+    for (room, allowed) in ROOMS {
+        let found = dependencies(&read(&root().join(room).join("Cargo.toml")));
+        for name in &found {
+            assert!(allowed.contains(&name.as_str()), "{room}/Cargo.toml depends on {name}");
+        }
+    }
+    let product = dependencies(&read(&root().join("Cargo.toml")));
+    for room in ["ir", "lowering", "kernels", "engine"] {
+        assert!(product.iter().any(|name| name == room), "the product uses {room}: {product:?}");
+    }
+}
+
+#[test]
+fn sources_use_the_rooms_that_they_may() {
+    for (room, allowed) in ROOMS {
+        for (path, code) in library(room) {
+            for (name, _) in ROOMS {
+                let uses = code.contains(&format!("wordline_{name}"));
+                assert!(!uses || allowed.contains(&name), "{}: uses {name}", path.display());
+            }
+            assert!(!code.contains("wordline::"), "{}: uses the product", path.display());
+        }
+    }
+}
+
+#[test]
+fn rooms_below_the_product_do_no_input_or_output() {
+    const FORBIDDEN: [&str; 12] = [
+        "std::fs", "std::net", "std::env", "std::process", "std::io", "println!", "eprintln!", "print!(", "eprint!(",
+        "File::open", "memmap2", "Instant::now",
+    ];
+    for (room, _) in ROOMS {
+        for (path, code) in library(room) {
+            for word in FORBIDDEN {
+                // Building a table writes a file; that is a program beside the room, not the room.
+                let program = path.components().any(|c| c.as_os_str() == "bin");
+                assert!(program || !code.contains(word), "{}: holds {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn family_names_appear_under_arch_alone() {
+    const FAMILIES: [&str; 8] = ["llama", "mistral", "qwen", "gpt2", "gemma", "phi3", "phi-3", "deepseek"];
+    let arch = root().join("src/checkpoint/arch");
+    let files = ROOMS.iter().flat_map(|(room, _)| library(room)).chain(
+        sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) }),
+    );
+    for (path, code) in files.filter(|(path, _)| !path.starts_with(&arch) && *path != root().join("src/checkpoint/arch.rs")) {
+        for line in code.lines() {
+            let lower = line.to_lowercase();
+            for family in FAMILIES {
+                // `llama3` is also the published name of a frequency scaling, a fact that a Spec holds.
+                let scaling = lower.replace("llama3", "");
+                assert!(!scaling.contains(family), "{}: names {family}: {line}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_reads_the_family_past_the_spec() {
+    for room in ["lowering", "engine", "kernels"] {
+        for (path, code) in library(room) {
+            for line in code.lines().filter(|line| line.contains("family")) {
+                let label = line.contains("family: spec.family.clone()");
+                assert!(label, "{}: {line}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_oracle_imports_nothing_of_the_path_it_judges() {
+    let path_modules = ["author", "lift", "fuse", "blocks", "rules"];
+    let lowering = root().join("lowering/src");
+    let (oracle, path): (Vec<_>, Vec<_>) =
+        library("lowering").into_iter().partition(|(p, _)| p.starts_with(lowering.join("hand")) || p.ends_with("hand.rs"));
+    assert!(!oracle.is_empty() && path.len() > 5);
+    for (file, code) in oracle {
+        for module in path_modules {
+            for used in [format!("{module}::"), format!("crate::{module}"), format!("super::{module}")] {
+                assert!(!code.contains(&used), "{}: uses {used}", file.display());
+            }
+        }
+    }
+    for (file, code) in path.iter().filter(|(p, _)| !p.ends_with("lib.rs")) {
+        assert!(!code.contains("hand::") && !code.contains("hand_lowering"), "{}: uses the oracle", file.display());
+    }
+}
+
+#[test]
+fn the_oracles_program_reaches_no_engine() {
+    for dir in ["src", "engine/src", "twin/src"] {
+        for path in sources(&root().join(dir)) {
+            let calls = code(&path).contains("hand_lowering");
+            assert!(!calls || path.ends_with("cli/diff.rs"), "{}: calls hand_lowering", path.display());
+        }
+    }
+    let diff = code(&root().join("src/cli/diff.rs"));
+    assert!(diff.contains("hand_lowering") && !diff.contains("EngineModel") && !diff.contains("Setup"));
+}
+
+#[test]
+fn there_is_one_forward_pass() {
+    // The sequencer's dispatch is the only place outside ir that takes a command apart kind by kind and runs it.
+    for (path, code) in library("engine") {
+        let arms = code.matches("Command::").count();
+        assert!(arms < 12 || path.ends_with("sequencer.rs"), "{}: {arms} mentions of Command kinds", path.display());
+    }
+}
