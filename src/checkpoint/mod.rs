@@ -61,7 +61,7 @@ pub enum CheckpointError {
         file: String,
         /// Why.
         #[source]
-        source: ArchError,
+        source: Box<ArchError>,
     },
 }
 
@@ -81,7 +81,7 @@ impl Checkpoint {
     pub fn from_folder(folder: Folder) -> Result<Self, CheckpointError> {
         let file = folder.label(CONFIG_FILE);
         let text = folder.read(CONFIG_FILE)?.ok_or_else(|| FileError::Absent { file: file.clone() })?;
-        let in_config = |source| CheckpointError::Config { file: file.clone(), source };
+        let in_config = |source| CheckpointError::Config { file: file.clone(), source: Box::new(source) };
         let config = json::parse(&text).map_err(|source| in_config(ArchError::NotAnObject { source: Some(source) }))?;
         let weights = Weights::open(&folder)?;
         let arch::Loaded { spec, notes } = arch::load(&config, &weights).map_err(in_config)?;

@@ -68,7 +68,7 @@ impl Weights {
     /// See [`ViewError`]: the view is checked against the file, whoever made it.
     pub fn read_view_rows(&self, view: &View, rows: Range<usize>, out: &mut [f32]) -> Result<(), ViewError> {
         let cols = view.cols();
-        let expected = rows.len().checked_mul(cols).unwrap_or(usize::MAX);
+        let expected = rows.len().saturating_mul(cols);
         if out.len() != expected {
             return Err(ViewError::Width { what: "the output".to_owned(), given: out.len(), expected });
         }

@@ -32,8 +32,9 @@ pub fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) -> Option<()> {
 
 /// Element i of `bytes` to `out[i * stride]`, for as many elements as `bytes` holds; `None` when one has no place.
 pub(super) fn scatter(dtype: Dtype, bytes: &[u8], out: &mut [f32], stride: usize) -> Option<()> {
-    let count = bytes.len() / size(dtype)?;
-    if bytes.len() % size(dtype)? != 0 || (count > 0 && (count - 1).checked_mul(stride)? >= out.len()) {
+    let size = size(dtype)?;
+    let count = bytes.len() / size;
+    if !bytes.len().is_multiple_of(size) || (count > 0 && (count - 1).checked_mul(stride)? >= out.len()) {
         return None;
     }
     match dtype {

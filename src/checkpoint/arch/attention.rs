@@ -53,7 +53,7 @@ impl Heads {
         kv_default: Option<usize>,
     ) -> Result<Self, ArchError> {
         let kv_heads = keys.size("num_key_value_heads")?.or(kv_default).unwrap_or(heads);
-        if heads % kv_heads != 0 {
+        if !heads.is_multiple_of(kv_heads) {
             let reason = format!("{heads} query heads cannot share {kv_heads} key heads evenly");
             return Err(keys.conflict("num_attention_heads", keys.name("num_key_value_heads"), reason));
         }

@@ -35,7 +35,7 @@ impl Delta {
             Ok(Dim::new(keys.size(key)?.unwrap_or(default), key))
         };
         let (key_heads, value_heads) = (size("linear_num_key_heads", 16)?, size("linear_num_value_heads", 32)?);
-        if value_heads.size % key_heads.size != 0 {
+        if !value_heads.size.is_multiple_of(key_heads.size) {
             let reason = format!("{} value heads cannot share {} key heads evenly", value_heads.size, key_heads.size);
             let other = keys.name("linear_num_key_heads");
             return Err(keys.conflict("linear_num_value_heads", other, reason));

@@ -70,7 +70,7 @@ impl Sizes {
     fn read(keys: &Keys<'_>) -> Result<Self, ArchError> {
         let hidden = Dim::new(size(keys, "n_embd", "hidden_size")?, "n_embd");
         let heads = size(keys, "n_head", "num_attention_heads")?;
-        if hidden.size % heads != 0 {
+        if !hidden.size.is_multiple_of(heads) {
             let reason = format!("{heads} heads do not divide a width of {}", hidden.size);
             return Err(keys.conflict("n_head", keys.name("n_embd"), reason));
         }

@@ -120,11 +120,6 @@ impl<'a> Keys<'a> {
         Ok(self.get(key)?.unwrap_or(default))
     }
 
-    /// A typed value that must be there.
-    pub(super) fn need<T: FromValue>(&self, key: &str) -> Result<T, ArchError> {
-        self.get(key)?.ok_or_else(|| ArchError::MissingKey { key: self.name(key) })
-    }
-
     /// A size: a whole number of at least 1; `None` when the key is absent or null.
     pub(super) fn size(&self, key: &str) -> Result<Option<usize>, ArchError> {
         match self.get::<usize>(key)? {

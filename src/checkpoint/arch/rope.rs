@@ -121,7 +121,7 @@ fn recipe(
             return Err(dict.unsupported(type_key, known));
         }
         let original = original(keys, dict, kind, given, style, max_pos)?;
-        let site = Site { keys, dict, theta, rot, head_dim, max_pos, original, type_key, kind };
+        let site = Site { keys, dict, theta, rot, head_dim, max_pos, original, type_key };
         scaling = match kind {
             "linear" => RopeScaling::Linear { factor: site.factor()? },
             "dynamic" => site.dynamic()?,
@@ -175,7 +175,7 @@ fn rotated(
         return Err(at.unsupported(key, "this family rotates whole heads"));
     }
     let rot = (head_dim.size as f64 * share) as usize;
-    if rot < 2 || rot % 2 != 0 {
+    if rot < 2 || !rot.is_multiple_of(2) {
         let reason = format!("{rot} of {} dimensions would turn, an even number is needed", head_dim.size);
         return Err(keys.conflict(key, keys.name("head_dim"), reason));
     }
@@ -225,9 +225,8 @@ struct Site<'a, 'b> {
     head_dim: &'a Dim,
     max_pos: usize,
     original: usize,
-    /// The key that gives the type, and the type.
+    /// The key that gives the type.
     type_key: &'a str,
-    kind: &'a str,
 }
 
 impl Site<'_, '_> {
