@@ -4,10 +4,14 @@
 //! ([`Prim`]); fusion rules replace groups of primitives by blocks ([`Block`]) that an engine may have a unit for.
 //! Nodes carry the place at which they were written, so that a graph has one schedule however its rules were applied.
 
+mod block;
 mod op;
+mod prim;
 mod text;
 
-pub use op::{Binary, Block, Op, Prim, Reduce, Unary, Wave, Weight};
+pub use block::Block;
+pub use op::{Op, Weight};
+pub use prim::{Binary, Prim, Reduce, Unary, Wave};
 
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
@@ -239,9 +243,9 @@ impl StepGraph {
     /// All nodes in authored order, which need not put operands before users once blocks have replaced primitives.
     #[must_use]
     pub fn authored(&self) -> Vec<NodeId> {
-        let mut nodes: Vec<NodeId> = self.graph.node_indices().collect();
-        nodes.sort_unstable_by_key(|id| self.key(*id));
-        nodes
+        let mut nodes: Vec<((usize, usize), NodeId)> = self.graph.node_indices().map(|id| (self.key(id), id)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, id)| id).collect()
     }
 
     /// All nodes, operands before users, otherwise in authored order: the one schedule of the step.

@@ -3,13 +3,14 @@
 //! It is the oracle that [`crate::lower`] is held to, and never a program that an engine is given. It shares no code with
 //! the path it judges: what it knows of a step, it knows from the Spec and from the meaning of the commands alone.
 
-use std::collections::{BTreeMap, HashMap};
+mod tables;
+
+use tables::Hand;
 use wordline_ir::spec::{
-    Activation, Attention, DeltaNet, Ffn, Layer, Linear, Mixer, Mlp, Moe, Norm, NormKind, Rope, SharedExpert, View,
+    Activation, Attention, DeltaNet, Ffn, Layer, Linear, Mixer, Mlp, Moe, Norm, NormKind, SharedExpert, View,
 };
 use wordline_ir::{
-    Command, Const, Cut, Identity, LayerId, Numerics, Offset, Program, ProgramError, RopeId, Slot, SlotInfo, Spec,
-    Tensor, TensorId, TensorKind, spec_digest,
+    Command, Const, Cut, Identity, Numerics, Program, ProgramError, Slot, Spec, TensorKind, spec_digest,
 };
 
 /// The step of `spec` at `numerics`: the embedding, each layer's mixer and FFN around the residual, the final norm and the
@@ -41,16 +42,6 @@ const ONE: Const = Const::new(1.0);
 /// A product of sizes; one that overflows fits no tensor and is refused with the first that it is compared to.
 fn times(a: usize, b: usize) -> usize {
     a.saturating_mul(b)
-}
-
-#[derive(Default)]
-struct Hand {
-    layer: Option<usize>,
-    commands: Vec<Command>,
-    tensors: Vec<Tensor>,
-    seen: HashMap<(View, TensorKind), TensorId>,
-    ropes: Vec<Rope>,
-    widths: BTreeMap<u8, SlotInfo>,
 }
 
 /// A projection about to be written: its tensor's name, its weights, and its output's width.
@@ -368,85 +359,5 @@ impl Hand {
         let (layer, offset) = (self.code()?, self.offset("offset", offset)?);
         self.commands.push(Command::Matvec { layer, x, y, weight, bias, offset });
         Ok(())
-    }
-
-    fn matrix(&mut self, name: &str, view: &View, rows: usize, cols: usize) -> Result<TensorId, ProgramError> {
-        self.tensor(name, view, TensorKind::Matrix, rows, cols)
-    }
-
-    fn plain(&mut self, name: &str, view: &View, rows: usize, cols: usize) -> Result<TensorId, ProgramError> {
-        self.tensor(name, view, TensorKind::Plain, rows, cols)
-    }
-
-    fn tensor(
-        &mut self,
-        name: &str,
-        view: &View,
-        kind: TensorKind,
-        rows: usize,
-        cols: usize,
-    ) -> Result<TensorId, ProgramError> {
-        if view.rows() != rows || view.cols() != cols {
-            let what = format!("{name}: [{}, {}] where [{rows}, {cols}] is needed", view.rows(), view.cols());
-            return Err(ProgramError::Author { what });
-        }
-        if let Some(id) = self.seen.get(&(view.clone(), kind)) {
-            return Ok(*id);
-        }
-        let given = self.tensors.len();
-        let id = TensorId::new(given).ok_or_else(|| self.overflow("tensor", given, TensorId::LIMIT - 1))?;
-        self.seen.insert((view.clone(), kind), id);
-        self.tensors.push(Tensor { name: name.to_owned(), kind, rows, cols, view: view.clone() });
-        Ok(id)
-    }
-
-    fn rope(&mut self, rope: &Rope) -> Result<RopeId, ProgramError> {
-        let given = match self.ropes.iter().position(|known| known == rope) {
-            Some(at) => at,
-            None => {
-                self.ropes.push(rope.clone());
-                self.ropes.len() - 1
-            }
-        };
-        if given > 254 {
-            return Err(self.overflow("table", given, 254));
-        }
-        Ok(RopeId(given as u8))
-    }
-
-    fn widen(&mut self, slot: Slot, width: usize) -> Result<(), ProgramError> {
-        let known = self.widths.entry(slot.code()).or_insert(SlotInfo { slot, width }).width;
-        if known == width {
-            return Ok(());
-        }
-        Err(self.refuse(slot.name(), &format!("the slot is {known} wide elsewhere and {width} here")))
-    }
-
-    fn code(&self) -> Result<LayerId, ProgramError> {
-        match self.layer {
-            None => Ok(LayerId::OUTSIDE),
-            Some(layer) if layer < 255 => Ok(LayerId(layer as u8)),
-            Some(layer) => Err(self.overflow("layer", layer, 254)),
-        }
-    }
-
-    fn count(&self, field: &'static str, value: usize) -> Result<u16, ProgramError> {
-        u16::try_from(value).map_err(|_| self.overflow(field, value, 65_535))
-    }
-
-    fn offset(&self, field: &'static str, value: usize) -> Result<Offset, ProgramError> {
-        if value < 1 << 20 { Ok(Offset(value as u32)) } else { Err(self.overflow(field, value, (1 << 20) - 1)) }
-    }
-
-    fn overflow(&self, field: &'static str, given: usize, limit: usize) -> ProgramError {
-        ProgramError::Field { field, given, limit, site: self.site() }
-    }
-
-    fn refuse(&self, block: &str, what: &str) -> ProgramError {
-        ProgramError::Block { block: block.to_owned(), site: self.site(), what: what.to_owned() }
-    }
-
-    fn site(&self) -> String {
-        self.layer.map_or_else(|| "outside the layers".to_owned(), |layer| format!("layer {layer}"))
     }
 }

@@ -8,8 +8,9 @@
 use crate::author::{Authored, Step, Value};
 use crate::{Shim, fuse, lift, lower_graph};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use wordline_ir::diff::{Difference, first_difference};
-use wordline_ir::graph::{Binary, Prim, Reduce, Unary};
+use wordline_ir::graph::{Binary, Prim, Reduce, Unary, Wave};
 use wordline_ir::{Const, Program, ProgramError};
 
 /// What was done to one operation, named as in the authored step.
@@ -175,15 +176,18 @@ fn edit(step: &Step, at: usize, change: impl FnOnce(&mut Authored)) -> Step {
 
 /// Operations that nothing reads any more go: otherwise lift would refuse them and the rules would not be asked.
 fn alive(mut step: Step) -> Step {
-    loop {
-        let mut read: HashSet<Value> = step.ops.iter().flat_map(|op| op.inputs.iter().copied()).collect();
-        read.insert(step.result);
-        let before = step.ops.len();
-        step.ops.retain(|op| read.contains(&op.value) || matches!(op.prim, Prim::Store { .. }));
-        if step.ops.len() == before {
-            return step;
+    // Readers come after what they read, so that one pass from the end sees every reader first.
+    let mut read: HashSet<Value> = HashSet::from([step.result]);
+    let mut keep = vec![false; step.ops.len()];
+    for (at, op) in step.ops.iter().enumerate().rev() {
+        keep[at] = read.contains(&op.value) || matches!(op.prim, Prim::Store { .. });
+        if keep[at] {
+            read.extend(op.inputs.iter().copied());
         }
     }
+    let mut keep = keep.into_iter();
+    step.ops.retain(|_| keep.next().unwrap_or(true));
+    step
 }
 
 /// Primitives of the same shape that mean something else.
@@ -207,14 +211,10 @@ fn altered(prim: &Prim) -> Vec<Prim> {
             vec![Prim::Mask { ctx: *ctx, window: other }, Prim::Mask { ctx: *ctx, window: None }]
         }
         Prim::Rotary { rope, wave } => {
-            use wordline_ir::graph::Wave;
             let mut base = rope.as_ref().clone();
             base.theta *= 2.0;
-            let wave_too = if *wave == Wave::Cos { Wave::Sin } else { Wave::Cos };
-            vec![
-                Prim::Rotary { rope: rope.clone(), wave: wave_too },
-                Prim::Rotary { rope: std::sync::Arc::new(base), wave: *wave },
-            ]
+            let other = if *wave == Wave::Cos { Wave::Sin } else { Wave::Cos };
+            vec![Prim::Rotary { rope: rope.clone(), wave: other }, Prim::Rotary { rope: Arc::new(base), wave: *wave }]
         }
         _ => Vec::new(),
     };
