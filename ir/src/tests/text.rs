@@ -2,7 +2,7 @@
 
 use super::mutate::any_program;
 use super::samples;
-use crate::spec::{Rope, RopeScaling};
+use crate::spec::{Rope, RopeScaling, RowRange};
 use crate::text::{FORM, SCALINGS, TextError, TextErrorKind, command_text, parse, to_text, to_text_with_words};
 use crate::{Command, Const, Program};
 use proptest::prelude::*;
@@ -155,6 +155,19 @@ fn two_tensors_of_one_name_are_told_apart_by_index_only() {
     let error = parse(&text).unwrap_err();
     let name = "l0.qkv".to_owned();
     assert_eq!(error.kind, TextErrorKind::Ambiguous { name, first: 2, second: 3 });
+}
+
+/// A line is read in time that grows with its length alone.
+#[test]
+fn a_very_long_line_is_read_at_once() {
+    let mut program = samples::dense();
+    let list = vec![1.5; 200_000];
+    let (short, long) = (list.clone(), list);
+    program.ropes[0].scaling = RopeScaling::LongRope { short, long, original: 64, attention_factor: 1.0 };
+    program.tensors[1].view.parts[0].rows = vec![RowRange { start: 0, end: 1 }; 200_000];
+    let start = std::time::Instant::now();
+    assert_eq!(parse(&to_text(&program)), Ok(program));
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
 }
 
 #[test]

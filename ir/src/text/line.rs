@@ -113,7 +113,6 @@ pub(super) struct Token {
 }
 
 /// A reader over one line, its comment left out of sight.
-#[derive(Clone)]
 pub(super) struct Line {
     chars: Vec<char>,
     at: usize,
@@ -159,8 +158,21 @@ impl Line {
     }
 
     /// The arrow comes next.
-    pub(super) fn at_arrow(&self) -> bool {
-        self.clone().eat("->")
+    pub(super) fn at_arrow(&mut self) -> bool {
+        self.ahead(|line| line.eat("->"))
+    }
+
+    /// The next word is followed by `=`.
+    pub(super) fn at_pair(&mut self) -> bool {
+        self.ahead(|line| line.word("").is_ok() && line.eat("="))
+    }
+
+    /// What a look ahead finds; the line stays where it is.
+    fn ahead(&mut self, look: impl FnOnce(&mut Self) -> bool) -> bool {
+        let at = self.at;
+        let found = look(self);
+        self.at = at;
+        found
     }
 
     /// `[…]` from here on.
@@ -188,12 +200,6 @@ impl Line {
         let text = rest[..length].iter().collect();
         self.at += length;
         Ok(Token { text, column })
-    }
-
-    /// The next word is followed by `=`.
-    pub(super) fn at_pair(&self) -> bool {
-        let mut ahead = self.clone();
-        ahead.word("").is_ok() && ahead.eat("=")
     }
 
     /// A bare word or a quoted string.
