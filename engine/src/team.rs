@@ -169,7 +169,7 @@ impl<T> Parts<T> {
 }
 
 /// The rows of a slot, of which different threads may write different columns at once.
-pub struct Columns<'a> {
+pub(crate) struct Columns<'a> {
     base: *mut f32,
     rows: usize,
     width: usize,
@@ -181,8 +181,7 @@ unsafe impl Sync for Columns<'_> {}
 
 impl<'a> Columns<'a> {
     /// Rows of `width` elements; a rest shorter than a row is left out.
-    #[must_use]
-    pub fn new(values: &'a mut [f32], width: usize) -> Self {
+    pub(crate) fn new(values: &'a mut [f32], width: usize) -> Self {
         let rows = values.len().checked_div(width).unwrap_or(0);
         Self { base: values.as_mut_ptr(), rows, width, borrow: std::marker::PhantomData }
     }
@@ -192,8 +191,7 @@ impl<'a> Columns<'a> {
     /// # Safety
     /// No two segments that overlap are held at once.
     #[expect(clippy::mut_from_ref, reason = "disjoint segments of one exclusive borrow, by the caller's promise")]
-    #[must_use]
-    pub unsafe fn segment(&self, row: usize, start: usize, len: usize) -> &mut [f32] {
+    pub(crate) unsafe fn segment(&self, row: usize, start: usize, len: usize) -> &mut [f32] {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         let start = start.min(self.width);
         let len = len.min(self.width - start);

@@ -323,22 +323,29 @@ impl Units for Int8Units {
         let attend = attend::Attend { window: op.window, cap: op.cap, queries, probs, lanes };
         let Self { at, kernels, states, team, scratch, audit, .. } = self;
         let ([qkv], out) = at.store.split([op.qkv], op.out);
-        // The query heads of one key head, of one row: contiguous in the queries and in the output.
-        let query = op.heads / op.kv_heads * op.head_dim;
-        let columns = Columns::new(out, out_width / op.kv_heads);
+        // A part is query heads of one row that share a key head: all of them, or fewer where threads would idle.
+        let group = op.heads / op.kv_heads;
+        let groups = at.rows.len() * op.kv_heads;
+        let pieces = (2 * team.members()).div_ceil(groups.max(1)).min(group);
+        let each = group.div_ceil(pieces);
+        let pieces = group.div_ceil(each);
+        let columns = Columns::new(out, out_width);
+        let v_dim = out_width / op.heads;
         let seen: usize = at.rows.iter().map(|row| attend.view(row.position).len()).sum();
         let (rows, states) = (&at.rows, &*states);
         audit.run(&kernels.array, |audit| {
             let (error, wrong) = (FirstError::default(), Mutex::new(None));
-            team.run_with(2 * seen * out_width, rows.len() * op.kv_heads, scratch, &|scratch, part| {
-                let (row, kv_head) = (part / op.kv_heads, part % op.kv_heads);
+            team.run_with(2 * seen * out_width, groups * pieces, scratch, &|scratch, part| {
+                let (row, kv_head) = (part / pieces / op.kv_heads, part / pieces % op.kv_heads);
+                let first = kv_head * group + part % pieces * each;
+                let heads = each.min((kv_head + 1) * group - first);
                 let StepRow { sequence, position, .. } = rows[row];
                 let Some(cache) = &states.get(sequence).layers[op.layer].cache else {
                     return error.set(UnitError::value(op.qkv, row, &"the layer has no cache"));
                 };
-                // SAFETY: part `part` alone writes this segment.
-                let out = unsafe { columns.segment(part, 0, usize::MAX) };
-                let q = &qkv[row * width + kv_head * query..][..query];
+                // SAFETY: part `part` alone writes the outputs of its heads.
+                let out = unsafe { columns.segment(row, first * v_dim, heads * v_dim) };
+                let q = &qkv[row * width + first * op.head_dim..][..heads * op.head_dim];
                 let (array, vector) = (&*kernels.array, &kernels.vector);
                 if let Err(e) = attend.group(array, vector, cache, kv_head, position, q, out, scratch) {
                     return error.set(UnitError::value(op.qkv, row, &format_args!("key head {kv_head}: {e}")));

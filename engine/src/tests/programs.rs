@@ -230,7 +230,7 @@ impl Maker {
                 theta: if rich { 500.0 } else { 10000.0 },
                 rot: rot.into(),
                 interleaved: rich,
-                scaling: if rich { RopeScaling::Linear { factor: 2.0 } } else { RopeScaling::Default },
+                scaling: if rich { long_rope(rot) } else { RopeScaling::Default },
             };
             let at = self.ropes.iter().position(|r| *r == recipe).unwrap_or_else(|| {
                 self.ropes.push(recipe);
@@ -326,6 +326,12 @@ impl Maker {
         self.push(Command::Gate { layer, x, gate, out: x, group: hidden as u16 });
         self.push(Command::Add { layer, x: Slot::Mix, y: x, out: Slot::Mix, scale: Const::new(1.0) });
     }
+}
+
+/// Another list of divisors from position 50 on, so that long runs cross the trained length.
+fn long_rope(rot: u16) -> RopeScaling {
+    let divisors = |step: f64| (0..rot / 2).map(|i| 1.0 + step * f64::from(i)).collect();
+    RopeScaling::LongRope { short: divisors(0.1), long: divisors(0.7), original: 50, attention_factor: 1.1 }
 }
 
 /// A generator of random numbers (splitmix64), so that every run of the tests sees the same.
