@@ -6,9 +6,11 @@
 use criterion::{BenchmarkId, Criterion, Throughput};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use wordline_kernels::attend::{Attend, Cache, CacheLayout, Scratch};
 use wordline_kernels::format::{Lanes, Limbs};
 use wordline_kernels::gate::{Form, Units};
 use wordline_kernels::matvec::{Acts, Matrix, MatrixLayout, Matvec, OutTiles};
+use wordline_kernels::vector::VectorUnit;
 
 /// Larger than any last-level cache.
 const STREAM: (usize, usize) = (65_536, 4_096);
@@ -18,7 +20,7 @@ const ROUNDS: usize = 12;
 struct Aligned(Vec<u8>, usize);
 
 impl Aligned {
-    /// Any bytes are a matrix.
+    /// Any bytes are a matrix's elements and scale bytes.
     fn random(len: usize) -> Self {
         let mut bytes = vec![0; len + 64];
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
@@ -72,7 +74,13 @@ struct Bench {
 impl Bench {
     fn new((rows, cols): (usize, usize)) -> Self {
         let layout = MatrixLayout::new(rows, cols).expect("a shape");
-        Self { bytes: Aligned::random(layout.bytes()), layout }
+        let mut bytes = Aligned::random(layout.bytes());
+        let start = bytes.1;
+        for tile in bytes.0[start..].chunks_exact_mut(layout.tile_bytes()) {
+            // A real row's exponent base: with a random one the results would leave the range of f32.
+            tile[..16].fill(-30_i8 as u8);
+        }
+        Self { bytes, layout }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -167,11 +175,39 @@ fn criterion_runs(c: &mut Criterion) {
         });
     }
     group.finish();
+    attend(c, &units);
     let tile = MatrixLayout::new(16, 4_096).expect("a shape");
     let (values, mut out) = ([&x[..]; 16].concat(), vec![0; tile.tile_bytes()]);
     let mut group = c.benchmark_group("pack a tile");
     group.throughput(Throughput::Elements(16 * 4_096));
     group.bench_function("16 x 4096", |b| b.iter(|| tile.pack_tile(0, black_box(&values), &mut out)));
+    group.finish();
+}
+
+/// One row's query heads over one key head.
+fn attend(c: &mut Criterion, units: &Units) {
+    let vector = VectorUnit::new();
+    let mut group = c.benchmark_group("attend");
+    for (heads, dim) in [(3, 64), (8, 128)] {
+        let mut cache = Cache::new(CacheLayout::new(1, dim, dim, None).expect("a shape"));
+        let x: Vec<f32> = (0..heads.max(2) * dim).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+        for context in [128, 1_024] {
+            while cache.len() < context {
+                let at = cache.len() % dim;
+                cache.append(&x[at..at + dim], &x[dim - at..2 * dim - at]).expect("finite values");
+            }
+            let (queries, probs) = (Limbs::Two, Limbs::Two);
+            let call = Attend { window: None, cap: None, queries, probs, lanes: lanes(8) };
+            let (mut out, mut scratch) = (vec![0.0; heads * dim], Scratch::default());
+            group.throughput(Throughput::Elements((heads * context) as u64));
+            group.bench_function(format!("{heads} heads of {dim}, {context} positions"), |b| {
+                b.iter(|| {
+                    let q = black_box(&x[..heads * dim]);
+                    call.group(units, &vector, &cache, 0, context - 1, q, &mut out, &mut scratch)
+                });
+            });
+        }
+    }
     group.finish();
 }
 

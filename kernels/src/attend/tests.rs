@@ -2,8 +2,9 @@
 //! that must not show in a bit.
 
 use super::*;
-use crate::flush::{add, sub};
-use crate::format::{quantise_pow2, quantise_weights, scale_value};
+use crate::cpu::attend::CHUNK;
+use crate::flush::{add, mul, sub};
+use crate::format::{BLOCK, pow2, quantise_pow2, quantise_weights, scale_value};
 use crate::gate::Form;
 use crate::math::Function;
 use crate::probe::Seed;

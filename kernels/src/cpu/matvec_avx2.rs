@@ -4,7 +4,8 @@
 //! odd columns as 16-bit values 0..=255, and `madd` with a broadcast pair of activations adds two products a row,
 //! exact in i32; the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick, quantise_row};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick};
+use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
@@ -40,11 +41,6 @@ impl ArrayForm for Avx2 {
         // SAFETY: an `Avx2` exists only where the processor has AVX2.
         unsafe { quantise(row, limbs, out) }
     }
-}
-
-#[target_feature(enable = "avx2")]
-fn quantise(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
-    quantise_row(row, limbs, out)
 }
 
 /// `LIMBS` limbs, `R` rows at a time.

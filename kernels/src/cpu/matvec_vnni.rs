@@ -4,7 +4,8 @@
 //! activations' four bytes are broadcast as the signed one; products and sums are exact in i32 (this is not the
 //! saturating form), and the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick, quantise_row};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick};
+use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
@@ -43,11 +44,6 @@ impl ArrayForm for Vnni {
         // SAFETY: a `Vnni` exists only where the processor has AVX2 too.
         unsafe { quantise(row, limbs, out) }
     }
-}
-
-#[target_feature(enable = "avx2")]
-fn quantise(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
-    quantise_row(row, limbs, out)
 }
 
 /// Rows of a block that share its loads.

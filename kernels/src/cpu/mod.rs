@@ -8,4 +8,6 @@ pub(crate) mod matvec;
 pub(crate) mod matvec_avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod matvec_vnni;
+#[cfg(target_arch = "x86_64")]
+mod quantise_avx2;
 pub(crate) mod vector;

@@ -72,9 +72,9 @@ proptest! {
         for (b, values) in blocks.iter().enumerate() {
             let (e, m) = walk_scale(largest(values), base.into()).unwrap();
             prop_assert_eq!(scale_value(base, codes[b]), m as f32 * 2f32.powi(e));
-            for i in 0..BLOCK {
+            for (i, element) in elements[b].iter().enumerate() {
                 let want = values.get(i).map_or(0, |v| nearest(*v, m, e));
-                prop_assert_eq!(i32::from(elements[b][i]), want, "block {} element {}", b, i);
+                prop_assert_eq!(i32::from(*element), want, "block {} element {}", b, i);
             }
             if elements[b] == [0; BLOCK] {
                 prop_assert_eq!(codes[b], 0);
