@@ -82,7 +82,8 @@ impl View {
     /// Number of rows of the view.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.parts.iter().flat_map(|p| &p.rows).map(RowRange::len).sum()
+        // Saturating: a view may come from an edited program file.
+        self.parts.iter().flat_map(|p| &p.rows).map(RowRange::len).fold(0, usize::saturating_add)
     }
 
     /// Elements in each row: 1 for a vector, the product of the remaining dimensions otherwise. 0 when no part is held.
@@ -108,7 +109,7 @@ impl Part {
     pub fn cols(&self) -> usize {
         match (self.transpose, self.shape.as_slice()) {
             (true, [input, _]) => *input,
-            (_, [_, rest @ ..]) => rest.iter().product(),
+            (_, [_, rest @ ..]) => rest.iter().copied().fold(1, usize::saturating_mul),
             (_, []) => 0,
         }
     }

@@ -147,6 +147,9 @@ fn views_that_do_not_fit_the_file_are_refused() {
     names(&read(&mixed, 0..2, 10), &["'f32'"]);
     let empty = View { parts: Vec::new(), add_one: false };
     names(&read(&empty, 0..1, 0), &["0..1"]);
+    let huge = usize::MAX;
+    names(&read(&one(Part { shape: vec![6, huge, huge], ..part("f32", false, &[(0, 1)]) }), 0..1, 5), &["the output"]);
+    names(&read(&one(part("f32", false, &[(0, huge), (1, huge)])), huge - 1..huge, 5), &["'f32'"]);
     let backwards = one(part("f32", false, &[(5, 2)]));
     assert_eq!(backwards.rows(), 0);
     assert!(checkpoint.weights.read_view_rows(&backwards, 0..0, &mut []).is_ok());
