@@ -12,7 +12,7 @@
 //! | [`sequencer`] | words to commands to unit jobs: the one dispatch |
 //! | [`units`] | `Units`, one method a command, and the ops they take |
 //! | [`int8`] | units on the gated kernels and a weight image |
-//! | [`reference`] | units in f64, nothing quantised |
+//! | [`reference`](mod@reference) | units in f64, nothing quantised |
 //! | [`image`] | the weight image: layout, build, open |
 //! | [`store`] | the token-row store |
 //! | [`state`] | what sequences keep: cache, ring, memory |

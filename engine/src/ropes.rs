@@ -17,7 +17,7 @@ pub(crate) struct RopeTables {
 struct Table {
     rotary: Rotary,
     interleaved: bool,
-    /// [positions, pairs].
+    /// `[positions, pairs]`.
     cos: Vec<f32>,
     sin: Vec<f32>,
 }

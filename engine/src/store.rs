@@ -1,4 +1,4 @@
-//! `RowStore`: the token-row store, one buffer a slot, each [rows, width] f32.
+//! `RowStore`: the token-row store, one buffer a slot, each `[rows, width]` f32.
 
 use wordline_ir::{Slot, SlotInfo};
 
@@ -50,7 +50,7 @@ impl RowStore {
         self.slots[usize::from(slot.code())].width
     }
 
-    /// A slot's rows, [rows, width].
+    /// A slot's rows, `[rows, width]`.
     pub fn get(&mut self, slot: Slot) -> &[f32] {
         self.get_mut(slot)
     }

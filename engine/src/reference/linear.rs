@@ -43,9 +43,9 @@ pub(crate) struct Product<'a> {
     pub(crate) weight: &'a [f32],
     /// Columns of the weight.
     pub(crate) cols: usize,
-    /// [rows, cols], already widened.
+    /// `[rows, cols]`, already widened.
     pub(crate) x: &'a [f64],
-    /// [out].
+    /// `[out]`.
     pub(crate) bias: Option<&'a [f32]>,
     /// First element of a row of `out` written.
     pub(crate) offset: usize,

@@ -14,13 +14,13 @@ pub(crate) struct Sequence {
 /// What one layer of a sequence keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Layer {
-    /// [positions, kv_heads * head_dim].
+    /// `[positions, kv_heads * head_dim]`.
     keys: Vec<f64>,
-    /// [positions, kv_heads * v_dim].
+    /// `[positions, kv_heads * v_dim]`.
     values: Vec<f64>,
-    /// [taps - 1, channels], oldest first.
+    /// `[taps - 1, channels]`, oldest first.
     ring: Vec<f32>,
-    /// [heads, key_dim, value_dim].
+    /// `[heads, key_dim, value_dim]`.
     memory: Vec<f64>,
 }
 

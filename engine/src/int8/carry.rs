@@ -1,0 +1,130 @@
+//! Commands that carry a sequence's state: rows in order, each over its own sequence.
+
+use super::{ELEMENT, FirstError, Formats, Int8Units};
+use crate::team::Columns;
+use crate::units::{self, StepRow, UnitError};
+use std::sync::{Mutex, PoisonError};
+use wordline_kernels::attend::{Attend, Queries};
+use wordline_kernels::delta::DeltaRow;
+
+impl Int8Units {
+    /// Append each row's keys and values to its sequence's cache.
+    pub(super) fn append(&mut self, op: &units::CacheAppend) -> Result<(), UnitError> {
+        let width = self.at.store.width(op.qkv);
+        let keys = op.heads * op.head_dim;
+        let values = keys + op.kv_heads * op.head_dim;
+        for (index, (row, qkv)) in self.at.rows.iter().zip(self.at.store.get(op.qkv).chunks(width)).enumerate() {
+            let Some(cache) = &mut self.states.get_mut(row.sequence).layers[op.layer].cache else {
+                return Err(UnitError::value(op.qkv, index, &"the layer has no cache"));
+            };
+            let value = &qkv[values..values + op.kv_heads * op.v_dim];
+            cache.append(&qkv[keys..values], value).map_err(|e| UnitError::value(op.qkv, index, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Softmax attention of each row's query heads over its sequence's cache.
+    pub(super) fn attention(&mut self, op: &units::Attend) -> Result<(), UnitError> {
+        let (width, out_width) = (self.at.store.width(op.qkv), self.at.store.width(op.out));
+        let Formats { queries, probs, lanes, .. } = self.formats;
+        let attend = Attend { window: op.window, cap: op.cap, queries, probs, lanes };
+        let Self { at, kernels, states, team, scratch, audit, .. } = self;
+        let ([qkv], out) = at.store.split([op.qkv], op.out);
+        // A part is query heads of one row that share a key head: all of them, or fewer where threads would idle.
+        let group = op.heads / op.kv_heads;
+        let groups = at.rows.len() * op.kv_heads;
+        let pieces = (2 * team.members()).div_ceil(groups.max(1)).min(group);
+        let each = group.div_ceil(pieces);
+        let pieces = group.div_ceil(each);
+        let columns = Columns::new(out, out_width);
+        let v_dim = out_width / op.heads;
+        let seen: usize = at.rows.iter().map(|row| attend.view(row.position).len()).sum();
+        let (rows, states) = (&at.rows, &*states);
+        audit.run(&kernels.array, |audit| {
+            let (error, wrong) = (FirstError::default(), Mutex::new(None));
+            team.run_with(2 * seen * out_width, groups * pieces, scratch, &|scratch, part| {
+                let (row, kv_head) = (part / pieces / op.kv_heads, part / pieces % op.kv_heads);
+                let first = kv_head * group + part % pieces * each;
+                let heads = each.min((kv_head + 1) * group - first);
+                let StepRow { sequence, position, .. } = rows[row];
+                let Some(cache) = &states.get(sequence).layers[op.layer].cache else {
+                    return error.set(UnitError::value(op.qkv, row, &"the layer has no cache"));
+                };
+                // SAFETY: part `part` alone writes the outputs of its heads.
+                let out = unsafe { columns.segment(row, first * v_dim, heads * v_dim) };
+                let q = &qkv[row * width + first * op.head_dim..][..heads * op.head_dim];
+                let (array, vector) = (&*kernels.array, &kernels.vector);
+                if let Err(e) = attend.group(array, vector, cache, kv_head, position, q, out, scratch) {
+                    return error.set(UnitError::value(op.qkv, row, &format_args!("key head {kv_head}: {e}")));
+                }
+                let queries = Queries { kv_head, position, q };
+                if let Err(mismatch) = audit.attend(array, &attend, cache, queries, out, scratch) {
+                    wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(mismatch);
+                }
+            });
+            error.take()?;
+            Ok(((), wrong.into_inner().unwrap_or_else(PoisonError::into_inner)))
+        })
+    }
+
+    /// Each row through its sequence's ring.
+    pub(super) fn convolution(&mut self, op: &units::Conv) -> Result<(), UnitError> {
+        let (width, out_width) = (self.at.store.width(op.x), self.at.store.width(op.out));
+        let Some(weights) = &self.convs[op.layer] else {
+            return Err(UnitError::tensor(op.weight, &"no taps were laid out"));
+        };
+        let ([x], out) = self.at.store.split([op.x], op.out);
+        let rows = self.at.rows.iter().zip(x.chunks(width)).zip(out.chunks_mut(out_width));
+        for (index, ((row, x), out)) in rows.enumerate() {
+            let Some(ring) = &mut self.states.get_mut(row.sequence).layers[op.layer].ring else {
+                return Err(UnitError::value(op.x, index, &"the layer has no ring"));
+            };
+            self.kernels.vector.conv(weights, ring, x, out);
+        }
+        Ok(())
+    }
+
+    /// Each row through its sequence's memories, head by head.
+    pub(super) fn recurrence(&mut self, op: &units::Delta) -> Result<(), UnitError> {
+        let store = &mut self.at.store;
+        let (width, gates, out_width) = (store.width(op.qkv), store.width(op.gb), store.width(op.out));
+        let ([qkv, gb], out) = store.split([op.qkv, op.gb], op.out);
+        let rows = &self.at.rows;
+        let vector = &self.kernels.vector;
+        let columns = Columns::new(out, out_width);
+        let keys = op.key_heads * op.key_dim;
+        // The memories of one head in all sequences: a head's rows run in order, heads are independent.
+        let mut heads: Vec<Vec<(usize, &mut [f32])>> = (0..op.value_heads).map(|_| Vec::new()).collect();
+        for (sequence, state) in self.states.iter_mut() {
+            if let Some(memory) = &mut state.layers[op.layer].memory
+                && rows.iter().any(|row| row.sequence == sequence)
+            {
+                for (list, memory) in heads.iter_mut().zip(memory.heads_mut()) {
+                    list.push((sequence, memory));
+                }
+            }
+        }
+        let work = ELEMENT * rows.len() * op.value_heads * op.key_dim * op.value_dim;
+        self.team.chunks(work, &mut heads, 1, &|head, memories| {
+            for (sequence, memory) in memories.iter_mut().flatten() {
+                for (index, _) in rows.iter().enumerate().filter(|(_, row)| row.sequence == *sequence) {
+                    let qkv = &qkv[index * width..][..width];
+                    let gb = &gb[index * gates..][..gates];
+                    let key_head = head / op.share;
+                    let row = DeltaRow {
+                        q: &qkv[key_head * op.key_dim..][..op.key_dim],
+                        k: &qkv[keys + key_head * op.key_dim..][..op.key_dim],
+                        v: &qkv[2 * keys + head * op.value_dim..][..op.value_dim],
+                        decay: gb[head],
+                        beta: gb[op.value_heads + head],
+                        scale: op.scale,
+                    };
+                    // SAFETY: the part of head `head` alone writes the head's columns.
+                    let out = unsafe { columns.segment(index, head * op.value_dim, op.value_dim) };
+                    vector.delta(&row, memory, out);
+                }
+            }
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! `Kernels`: the gated kernels of a device, and how a program's facts read to them.
+
+use crate::model::ModelError;
+use std::sync::Arc;
+use wordline_ir::spec::Activation;
+use wordline_ir::{ActFormat, Program};
+use wordline_kernels::format::{Lanes, Limbs};
+use wordline_kernels::gate::{self, UnitsError};
+use wordline_kernels::math::Function;
+use wordline_kernels::vector::VectorUnit;
+
+/// The kernels of this device that have passed their init gates.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    /// Array and attention.
+    pub array: Arc<gate::Units>,
+    /// Vector, conv and delta.
+    pub vector: VectorUnit,
+}
+
+impl Kernels {
+    /// The fastest forms of this device that pass.
+    ///
+    /// # Errors
+    /// The table of products is not whole, or no form of the array unit passes: the device does not compute.
+    pub fn new() -> Result<Self, UnitsError> {
+        Ok(Self { array: Arc::new(gate::Units::new()?), vector: VectorUnit::new() })
+    }
+
+    /// The scalar mirrors, which define the bits.
+    ///
+    /// # Errors
+    /// As [`Kernels::new`].
+    pub fn mirror() -> Result<Self, UnitsError> {
+        let array = Arc::new(gate::Units::up_to(gate::Form::Mirror)?);
+        Ok(Self { array, vector: VectorUnit::mirror() })
+    }
+}
+
+/// How a program's numerics read to the kernels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Formats {
+    pub(super) acts: Limbs,
+    pub(super) queries: Limbs,
+    pub(super) probs: Limbs,
+    pub(super) lanes: Lanes,
+}
+
+impl Formats {
+    pub(super) fn of(program: &Program) -> Result<Self, ModelError> {
+        let numerics = program.identity.numerics;
+        let limbs = |format| match format {
+            ActFormat::OneLimb => Limbs::One,
+            ActFormat::TwoLimbs => Limbs::Two,
+        };
+        Ok(Self {
+            acts: limbs(numerics.acts),
+            queries: limbs(numerics.queries),
+            probs: limbs(numerics.probs),
+            lanes: Lanes::new(numerics.lanes).ok_or(ModelError::Lanes { given: numerics.lanes })?,
+        })
+    }
+}
+
+/// The function of an activation.
+pub(super) fn function(act: Activation) -> Function {
+    match act {
+        Activation::Silu => Function::Silu,
+        Activation::GeluErf => Function::GeluErf,
+        Activation::GeluTanh => Function::GeluTanh,
+        Activation::Relu => Function::Relu,
+    }
+}
