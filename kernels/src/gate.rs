@@ -8,7 +8,7 @@ mod cases;
 
 use crate::cpu::matvec::{ArrayForm, Mirror};
 use crate::probe::{self, Probe};
-use crate::tables::{MulTable, TableError};
+use crate::tables::{self, MulTable, TableError};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -121,8 +121,14 @@ impl Units {
     /// # Errors
     /// As [`Units::new`].
     pub fn up_to(best: Form) -> Result<Self, UnitsError> {
+        Self::over(tables::EMBEDDED, best)
+    }
+
+    /// The same over these bytes as the table of products.
+    fn over(table: &'static [u8], best: Form) -> Result<Self, UnitsError> {
+        let table = MulTable::check(table)?;
         let forms = Form::ALL.into_iter().filter(|f| *f <= best);
-        Self::gate(MulTable::embedded()?, forms.map(|form| (form, device_form(form))))
+        Self::gate(table, forms.map(|form| (form, device_form(form))))
     }
 
     /// Gate these forms, in this order.

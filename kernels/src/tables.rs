@@ -7,7 +7,7 @@
 /// Entries.
 pub const ENTRIES: usize = 1 << 16;
 
-static EMBEDDED: &[u8] = include_bytes!("../tables/mul.bin");
+pub(crate) static EMBEDDED: &[u8] = include_bytes!("../tables/mul.bin");
 
 /// Why a table is not the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -47,7 +47,7 @@ impl ArrayForm for Vnni {
 }
 
 /// Rows of a block that share its loads.
-const R: usize = 4;
+const R: usize = 8;
 
 /// # Safety
 /// `run.check(rows, lanes)` has passed and the rows have `LIMBS` limbs.
@@ -81,6 +81,10 @@ unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &
             while rows.len() - i >= R {
                 block::<LIMBS, R>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
                 i = i.wrapping_add(R);
+            }
+            if rows.len() - i >= 4 {
+                block::<LIMBS, 4>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
+                i = i.wrapping_add(4);
             }
             let lane = lane.add(i.wrapping_mul(run.lanes));
             match rows.len() - i {

@@ -122,6 +122,24 @@ fn leak(inner: &'static dyn ArrayForm, fault: Fault) -> &'static dyn ArrayForm {
     Box::leak(Box::new(faulty(inner, fault)))
 }
 
+/// Without a whole table there is no [`Units`], and every computation on int8 takes one: none of the device's forms is
+/// even looked at.
+#[test]
+fn a_table_that_is_not_whole_gives_no_units() {
+    let over = |bytes: Vec<u8>| Units::over(Vec::leak(bytes), Form::Vnni);
+    let whole = tables::make();
+    assert_eq!(over(whole.clone()).unwrap().active(), Units::new().unwrap().active());
+    assert_eq!(over(Vec::new()).unwrap_err(), UnitsError::Table(TableError::Missing));
+    let short = over(whole[..whole.len() - 2].to_vec()).unwrap_err();
+    assert_eq!(short, UnitsError::Table(TableError::Length { given: 131_070, expected: 131_072 }));
+    for entry in [0, 255, 0x7f80, 0x8080, 0xffff] {
+        let mut bytes = whole.clone();
+        bytes[2 * entry] ^= 1;
+        let altered = over(bytes).unwrap_err();
+        assert!(matches!(altered, UnitsError::Table(TableError::Altered { .. })), "entry {entry}: {altered}");
+    }
+}
+
 #[test]
 fn every_form_of_this_device_passes_and_prints_the_pinned_probe() {
     let units = Units::new().unwrap();
