@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`format`] | block-scaled int8: the quantiser, scale codes, limbs |
+//! | [`mod@format`] | block-scaled int8: the quantiser, scale codes, limbs |
 //! | [`tables`] | the table of int8 products, checked whole before anything computes |
 //! | [`matvec`] | the array unit: matrices in tiles of 16 rows, quantised rows in, f32 rows out |
 //! | [`attend`] | the attention unit: the int8 cache of keys and values, three-pass softmax |
