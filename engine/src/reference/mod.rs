@@ -251,6 +251,11 @@ impl Units for ReferenceUnits {
         let (width, out_width) = (self.at.store.width(op.qkv), self.at.store.width(op.out));
         let ([qkv], out) = self.at.store.split([op.qkv], op.out);
         let (rows, states) = (&self.at.rows, &self.states);
+        for (index, row) in rows.iter().enumerate() {
+            if !states.get(row.sequence).layers[op.layer].holds(op, row.position) {
+                return Err(UnitError::value(op.qkv, index, &"the cache does not hold the positions that the row sees"));
+            }
+        }
         let seen: usize = rows.iter().map(|row| row.position + 1).sum();
         self.team.chunks(seen * out_width * 2, out, out_width, &|i, out| {
             let layer = &states.get(rows[i].sequence).layers[op.layer];

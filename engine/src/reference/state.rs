@@ -52,6 +52,11 @@ impl Layer {
         self.values.extend(qkv[values..values + op.kv_heads * op.v_dim].iter().map(|v| f64::from(*v)));
     }
 
+    /// The cache holds every position up to `position`: not so in a program without its `cache_append`.
+    pub(crate) fn holds(&self, op: &Attend, position: usize) -> bool {
+        self.keys.len() >= (position + 1) * op.kv_heads * op.head_dim
+    }
+
     /// Attention of a row at `position`. `v_dim` follows from the output's width.
     pub(crate) fn attend(&self, op: &Attend, position: usize, qkv: &[f32], out: &mut [f32]) {
         let v_dim = out.len() / op.heads;
