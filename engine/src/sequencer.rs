@@ -5,7 +5,7 @@ use crate::units::{
     Rotate, RoutedMatvec, Scale, SoftCap, TopK, UnitError, Units,
 };
 use wordline_ir::command::DecodeError;
-use wordline_ir::{Command, Defects, Ends, LayerId, Program, ProgramError, Word, verify_part};
+use wordline_ir::{Command, Cut, Defects, Ends, LayerId, Program, ProgramError, Word, verify_part};
 
 /// Why a list of words is no program the engine can run.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum WordsError {
     /// The words are commands, and the program is not sound.
     #[error(transparent)]
     Unsound(#[from] Defects),
+    /// The program was read off no cut of a model's step, as the oracle's: it was made for comparison.
+    #[error("the program was read off no cut of a model's step: it is there for comparison; run one that was lowered")]
+    NoCut,
 }
 
 /// A program as the engine runs it: decoded from its words and verified. Units and models are made from nothing else.
@@ -38,8 +41,11 @@ impl Sequencer {
     /// Decode and verify words over a program's tables (its slots, tensors and ropes; its commands are not looked at).
     ///
     /// # Errors
-    /// A word is no command, or the program is not sound.
+    /// A word is no command, the program is not sound, or it was read off no cut.
     pub fn from_words(tables: &Program, words: &[Word]) -> Result<Self, WordsError> {
+        if tables.identity.cut == Cut::NONE {
+            return Err(WordsError::NoCut);
+        }
         let decode =
             |(index, word): (usize, &Word)| word.decode().map_err(|source| WordsError::Decode { index, source });
         let commands = words.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
@@ -61,7 +67,7 @@ impl Sequencer {
     /// Encode a program's commands and decode them again.
     ///
     /// # Errors
-    /// A command does not fit a word, or the program is not sound.
+    /// A command does not fit a word, or as [`Sequencer::from_words`].
     pub fn new(program: &Program) -> Result<Self, WordsError> {
         let words = program.commands.iter().map(Word::encode).collect::<Result<Vec<_>, _>>()?;
         Self::from_words(program, &words)
