@@ -2,6 +2,7 @@
 
 mod bits;
 mod exact;
+mod fuzz;
 mod image;
 pub(crate) mod programs;
 mod sequences;
