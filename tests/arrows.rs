@@ -131,7 +131,8 @@ fn family_names_appear_under_arch_alone() {
 fn nothing_reads_the_family_past_the_spec() {
     for room in ["lowering", "engine", "kernels"] {
         for (path, code) in library(room) {
-            for line in code.lines().filter(|line| line.contains("family")) {
+            // A target's family is no model's.
+            for line in code.lines().filter(|line| line.replace("target_family", "").contains("family")) {
                 let label = line.contains("family: spec.family.clone()");
                 assert!(label, "{}: {line}", path.display());
             }
@@ -147,6 +148,9 @@ fn the_oracle_imports_nothing_of_the_path_it_judges() {
         library("lowering").into_iter().partition(|(p, _)| p.starts_with(lowering.join("hand")) || p.ends_with("hand.rs"));
     assert!(!oracle.is_empty() && path.len() > 5);
     for (file, code) in oracle {
+        for word in words(&code) {
+            assert!(!matches!(word, "crate" | "StepGraph" | "lower_graph" | "graph"), "{}: names {word}", file.display());
+        }
         for module in path_modules {
             for used in [format!("{module}::"), format!("crate::{module}"), format!("super::{module}")] {
                 assert!(!code.contains(&used), "{}: uses {used}", file.display());
@@ -170,11 +174,74 @@ fn the_oracles_program_reaches_no_engine() {
     assert!(diff.contains("hand_lowering") && !diff.contains("EngineModel") && !diff.contains("Setup"));
 }
 
+/// Files outside `ir/` that take commands apart or make them, and why.
+const COMMANDS: [(&str, &str); 6] = [
+    ("engine/src/sequencer.rs", "the one dispatch"),
+    ("engine/src/model", "which tables positions and tokens index"),
+    ("engine/src/int8/mod.rs", "which convolutions there are"),
+    ("lowering/src/blocks", "the readers make commands"),
+    ("lowering/src/hand", "the oracle makes commands"),
+    ("lowering/src/split.rs", "which layer a command belongs to"),
+];
+
 #[test]
 fn there_is_one_forward_pass() {
-    // The sequencer's dispatch is the only place outside ir that takes a command apart kind by kind and runs it.
+    let product = sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) });
+    let rooms = ["engine", "kernels", "lowering", "twin"].into_iter().flat_map(library);
+    for (path, code) in rooms.chain(product) {
+        // The command line's own enum of subcommands, and child processes, have the same name.
+        if !code.contains("Command::") || !code.contains("wordline_ir") {
+            continue;
+        }
+        let place = path.strip_prefix(root()).unwrap().to_str().unwrap();
+        let allowed = COMMANDS.iter().any(|(file, _)| place.strip_prefix(file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.'])));
+        assert!(allowed, "{place} looks at kinds of commands");
+    }
+    // And of these only the sequencer looks at all of them: the others pick a kind or two.
     for (path, code) in library("engine") {
-        let arms = code.matches("Command::").count();
-        assert!(arms < 12 || path.ends_with("sequencer.rs"), "{}: {arms} mentions of Command kinds", path.display());
+        let kinds = code.matches("Command::").count();
+        assert_eq!(kinds >= 19, path.ends_with("sequencer.rs"), "{}: {kinds} mentions of kinds of commands", path.display());
     }
 }
+
+#[test]
+fn the_int8_units_know_no_reference_and_no_f64() {
+    let int8 = root().join("engine/src/int8");
+    let files: Vec<_> = library("engine").into_iter().filter(|(path, _)| path.starts_with(&int8)).collect();
+    assert!(files.len() >= 4, "{} files", files.len());
+    for (path, code) in files {
+        for word in words(&code) {
+            let reference = matches!(word, "reference" | "Reference" | "ReferenceUnits" | "Linear" | "Product" | "f64");
+            assert!(!reference, "{}: names {word}", path.display());
+        }
+    }
+    // The words are those of the reference: without them this test would hold nothing.
+    let reference = code(&root().join("engine/src/reference/linear.rs"));
+    assert!(["Linear", "Product", "f64"].iter().all(|word| words(&reference).any(|w| w == *word)));
+}
+
+#[test]
+fn facts_return_no_command_and_no_node() {
+    let parts = ["Command", "Node", "Block", "Prim", "StepGraph", "Graph", "Program", "Slot", "Word", "Cut"];
+    let mut functions = 0;
+    for file in ["spec.rs", "numerics.rs"] {
+        let code = code(&root().join("ir/src").join(file));
+        assert!(code.contains("pub struct"), "{file} holds no facts");
+        for line in code.lines().map(str::trim) {
+            let imports = line.starts_with("use ") && (line.contains("crate::") || line.contains("super::"));
+            assert!(!imports && !line.contains("crate::"), "{file} reaches for more than facts: {line}");
+        }
+        for signature in code.split("pub fn ").chain(code.split("pub const fn ")).filter_map(|s| s.split('{').next()) {
+            let Some((_, result)) = signature.split_once("->") else { continue };
+            functions += 1;
+            assert!(!words(result).any(|word| parts.contains(&word)), "{file}: returns {}", result.trim());
+        }
+    }
+    assert!(functions > 5, "{functions} functions were looked at");
+}
+
+/// Identifiers and keywords of a text.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+

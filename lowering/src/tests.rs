@@ -1,6 +1,5 @@
 //! Tests of the whole path.
 
-mod invariants;
 mod mutation;
 mod oracle;
 mod random;
