@@ -185,6 +185,14 @@ const COMMANDS: [(&str, &str); 6] = [
 ];
 
 #[test]
+fn the_product_runs_verified_programs_alone() {
+    let files = sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) });
+    for (path, code) in files.chain(library("engine")).filter(|(path, _)| !path.ends_with("sequencer.rs")) {
+        assert!(!code.contains("Sequencer::unverified"), "{}: calls Sequencer::unverified", path.display());
+    }
+}
+
+#[test]
 fn there_is_one_forward_pass() {
     let product = sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) });
     let rooms = ["engine", "kernels", "lowering", "twin"].into_iter().flat_map(library);
@@ -245,3 +253,48 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
+#[test]
+fn every_dependency_is_used_and_has_its_reason_written_down() {
+    let document = read(&root().join("docs/dependencies.md"));
+    let mut named = std::collections::BTreeSet::new();
+    for room in ["", "ir", "lowering", "kernels", "engine", "twin"] {
+        let manifest = read(&root().join(room).join("Cargo.toml"));
+        let all: Vec<String> = ["src", "tests", "benches"]
+            .iter()
+            .map(|dir| root().join(room).join(dir))
+            .filter(|dir| dir.is_dir())
+            .flat_map(|dir| sources(&dir))
+            .map(|path| read(&path))
+            .collect();
+        for name in crates(&manifest) {
+            assert!(document.contains(&format!("`{name}`")), "docs/dependencies.md says nothing of {name}");
+            let ident = name.replace('-', "_");
+            let used = all.iter().any(|code| code.contains(&format!("{ident}::")) || code.contains(&format!("use {ident}")));
+            assert!(used, "{room}/Cargo.toml names {name}, which nothing there uses");
+            named.insert(name);
+        }
+    }
+    let workspace = read(&root().join("Cargo.toml"));
+    let listed = workspace.split("[workspace.dependencies]").nth(1).and_then(|s| s.split("\n[").next()).unwrap();
+    for line in listed.lines().filter(|line| line.contains('=') && !line.starts_with("wordline")) {
+        let name = line.split([' ', '=']).next().unwrap();
+        assert!(named.contains(name), "the workspace lists {name}, which no room names");
+    }
+}
+
+/// Crates of a package's manifest, the workspace's own left out.
+fn crates(manifest: &str) -> Vec<String> {
+    let mut section = "";
+    let mut found = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.ends_with("dependencies]") && !section.contains("workspace") && line.contains("workspace = true") {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            if !name.starts_with("wordline") {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    found
+}

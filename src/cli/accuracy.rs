@@ -1,6 +1,6 @@
 //! `wordline accuracy`: perplexity on a text, and the int8 engine's distance from the reference.
 
-use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs};
+use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, show_notices};
 use super::failure::{Failure, refused};
 use super::out;
 use super::program_file::read_text;
@@ -81,6 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let engines = Engines { reference: &mut reference, int8: &mut int8, baseline: baseline.as_mut() };
     let accuracy = measure::accuracy(engines, &ids, args.window, |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
+    show_notices(&mut int8);
     if args.json.json {
         return out::json(&Report { model: &args.model.model, numerics, accuracy });
     }

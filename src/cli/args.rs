@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
-use wordline_engine::Capacity;
+use wordline_engine::{Capacity, EngineModel};
 use wordline_ir::{ActFormat, Numerics, Program, ProgramError};
 
 refused!(CheckpointError, EngineError, ProgramError, TokenizerError);
@@ -186,6 +186,11 @@ impl Watch for Shown {
     fn remark(&self, text: &str) {
         out::note(format_args!("note: {text}"));
     }
+}
+
+/// Pass on what an engine's units found out about themselves: a form that the audit demoted.
+pub(super) fn show_notices(engine: &mut EngineModel) {
+    engine.notices().iter().for_each(|notice| out::note(format_args!("note: {notice}")));
 }
 
 /// Positions that a lowering is authored over where the command line does not say. No command depends on it.

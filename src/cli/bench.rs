@@ -1,6 +1,6 @@
 //! `wordline bench`: decode speed against the bandwidth of plain reads, both measured in this run.
 
-use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs};
+use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, show_notices};
 use super::failure::{Failure, chain};
 use super::out;
 use crate::generate::sampler::argmax;
@@ -70,6 +70,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let bytes = usize::try_from(bytes_per_step).unwrap_or(FLOOR);
         read = read.max(plain_read(bytes, FLOOR, threads, 3));
     }
+    show_notices(&mut engine);
     let stream = bytes_per_step as f64 / seconds;
     let report = Report {
         model: &args.model.model,

@@ -71,8 +71,13 @@ pub fn main() -> ExitCode {
         let what = panic.payload_as_str().unwrap_or("a panic without a message");
         out::note(format_args!("internal fault: {}", Failure::fault(format!("{place}{what}"))));
     }));
-    let result = std::panic::catch_unwind(|| dispatch(command));
-    match result {
+    guarded(|| dispatch(command))
+}
+
+/// The exit code of a piece of work, also of one that panics.
+fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
+    // What the work held is dropped with it: nothing that a panic left half done is looked at again.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => report(&failure),
         Err(_) => ExitCode::from(failure::Exit::Fault as u8),
@@ -107,10 +112,27 @@ fn report(failure: &Failure) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use clap::CommandFactory;
 
     #[test]
     fn the_arguments_are_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_ending_has_its_exit_code() {
+        let endings: [(fn() -> Result<(), Failure>, u8); 7] = [
+            (|| Ok(()), 0),
+            (|| Err(Failure::check()), 1),
+            (|| Err(Failure::refused("no such model")), 2),
+            (|| Err(Failure::fault("a promise of ours was broken")), 3),
+            (|| panic!("this test panics here on purpose"), 3),
+            (|| Err(Failure::interrupted()), 130),
+            (|| Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()), 0),
+        ];
+        for (number, (work, code)) in endings.into_iter().enumerate() {
+            assert_eq!(guarded(work), ExitCode::from(code), "ending {number}");
+        }
     }
 }

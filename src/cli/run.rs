@@ -1,6 +1,6 @@
 //! `wordline run`: writes text with a model.
 
-use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs};
+use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, show_notices};
 use super::failure::{Failure, chain};
 use super::interrupt;
 use super::out;
@@ -195,6 +195,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let show = |piece: &str| if quiet || piece.is_empty() { Ok(()) } else { out::raw(piece) };
     let generated = generate(&mut engine, decoder, &request, show, || guard.stopping()).map_err(failed)?;
     drop(guard);
+    show_notices(&mut engine);
     if quiet {
         out::json(&Report {
             model: &args.model.model,

@@ -1,6 +1,6 @@
 //! `wordline units`: checks the units of this device.
 
-use super::args::{EngineArgs, JsonArg, Prepared};
+use super::args::{EngineArgs, JsonArg, Prepared, show_notices};
 use super::failure::{Failure, chain};
 use super::out;
 use crate::measure::run_hash::{self, run_hash};
@@ -13,7 +13,8 @@ use wordline_engine::Capacity;
 use wordline_ir::Numerics;
 use wordline_kernels::gate::{Report as GateReport, Units, Verdict};
 use wordline_kernels::math::Function;
-use wordline_kernels::math::exhaustive::{ALL_INPUTS, exhaustive};
+use wordline_kernels::math::exhaustive::{ALL_INPUTS, exhaustive, sample};
+use wordline_kernels::math::pins::{Pin, SAMPLE_STRIDE};
 use wordline_kernels::vector;
 use wordline_lowering::lower;
 
@@ -39,18 +40,20 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     ok: bool,
-    array: Array,
+    array: Forms,
+    vector: Forms,
+    /// Functions of the vector unit whose outputs over a sample of inputs are not as pinned.
+    unpinned: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     functions: Option<BTreeMap<&'static str, Swept>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     runs: Option<BTreeMap<String, Run>>,
 }
 
-/// The array unit's forms on this device.
+/// A unit's forms on this device.
 #[derive(Serialize)]
-struct Array {
+struct Forms {
     active: &'static str,
-    tests: usize,
     forms: BTreeMap<&'static str, String>,
 }
 
@@ -74,10 +77,14 @@ struct Run {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let prepared = args.engine.prepare()?;
     let units = Units::new().map_err(|e| Failure::refused(chain(&e)).hint("this device does not compute"))?;
-    let mut report = Report { ok: true, array: array(&units.report()), functions: None, runs: None };
-    report.ok = !units.report().forms.iter().any(|f| matches!(f.verdict, Verdict::Failed(_)));
+    let vector = vector::VectorUnit::new();
+    let unpinned = Function::ALL.iter().filter(|f| !as_pinned(**f, vector.form())).map(|f| f.name()).collect();
+    let (array, vector) = (array_forms(&units.report()), vector_forms(&vector));
+    let mut report = Report { ok: true, array, vector, unpinned, functions: None, runs: None };
+    let failed = |forms: &Forms| forms.forms.values().any(|verdict| verdict.starts_with(FAILED));
+    report.ok = !failed(&report.array) && !failed(&report.vector) && report.unpinned.is_empty();
     if !args.json.json {
-        print_array(&report.array)?;
+        print(&report)?;
     }
     if args.exhaustive {
         let functions = sweep(args, prepared.threads)?;
@@ -95,32 +102,59 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if report.ok { Ok(()) } else { Err(Failure::check()) }
 }
 
-fn array(report: &GateReport) -> Array {
+/// How the verdict on a form that was found wrong begins.
+const FAILED: &str = "FAILED";
+const ABSENT: &str = "absent: the processor lacks its instructions";
+
+fn array_forms(report: &GateReport) -> Forms {
     let verdict = |verdict: &Verdict| match verdict {
-        Verdict::Absent => "absent: the processor lacks its instructions".to_owned(),
-        Verdict::Passed(probe) => format!("passed, probe {probe}"),
-        Verdict::Failed(test) => format!("FAILED {test}"),
+        Verdict::Absent => ABSENT.to_owned(),
+        Verdict::Passed(probe) => format!("passed {} tests, probe {probe}", report.tests),
+        Verdict::Failed(test) => format!("{FAILED} {test}"),
     };
     let forms = report.forms.iter().map(|f| (f.form.name(), verdict(&f.verdict))).collect();
-    Array { active: report.active.name(), tests: report.tests, forms }
+    Forms { active: report.active.name(), forms }
 }
 
-fn print_array(array: &Array) -> Result<(), Failure> {
-    out::line(format_args!("array unit: {} computes; {} tests of the init gate", array.active, array.tests))?;
-    array.forms.iter().try_for_each(|(form, verdict)| out::line(format_args!("  {form:<16} {verdict}")))
+fn vector_forms(unit: &vector::VectorUnit) -> Forms {
+    let verdict = |verdict: &vector::Verdict| match verdict {
+        vector::Verdict::Absent => ABSENT.to_owned(),
+        vector::Verdict::Passed => "passed".to_owned(),
+        vector::Verdict::Failed(test) => format!("{FAILED} {test}"),
+    };
+    let forms = unit.reports().iter().map(|f| (f.form.name(), verdict(&f.verdict))).collect();
+    Forms { active: unit.form().name(), forms }
+}
+
+/// A function's outputs over a sample of inputs are as pinned.
+fn as_pinned(function: Function, form: vector::Form) -> bool {
+    Pin::of(function).is_some_and(|pin| sample(function, form, SAMPLE_STRIDE).hex() == pin.sample_sha256)
+}
+
+fn print(report: &Report) -> Result<(), Failure> {
+    for (unit, forms) in [("array", &report.array), ("vector", &report.vector)] {
+        out::line(format_args!("{unit} unit: {} computes", forms.active))?;
+        for (form, verdict) in &forms.forms {
+            out::line(format_args!("  {form:<16} {verdict}"))?;
+        }
+    }
+    match report.unpinned.as_slice() {
+        [] => out::line(format_args!("functions: all {} as pinned over a sample of inputs", Function::ALL.len())),
+        names => out::line(format_args!("functions: {FAILED}, not as pinned: {}", names.join(", "))),
+    }
 }
 
 fn sweep(args: &Args, threads: usize) -> Result<BTreeMap<&'static str, Swept>, Failure> {
-    let forms = vector::Form::ALL.into_iter();
-    let form = forms.filter(|form| form.is_available()).next().unwrap_or(vector::Form::Mirror);
+    let form = vector::VectorUnit::new().form();
     let mut functions = BTreeMap::new();
     for &function in Function::ALL {
         let sweep = exhaustive(function, form, ALL_INPUTS, threads);
-        let sha256: String = sweep.sha256.iter().map(|b| format!("{b:02x}")).collect();
-        let swept = Swept { worst_ulp: sweep.worst_ulp, at_bits: format!("{:08x}", sweep.at), sha256, pinned: true };
+        let pinned = Pin::of(function).is_some_and(|pin| pin.agrees(&sweep));
+        let at_bits = format!("{:08x}", sweep.at);
+        let swept = Swept { worst_ulp: sweep.worst_ulp, at_bits, sha256: sweep.hex(), pinned };
         if !args.json.json {
             let (name, worst) = (function.name(), swept.worst_ulp);
-            let verdict = if swept.pinned { "as pinned" } else { "NOT as pinned" };
+            let verdict = if pinned { "as pinned" } else { "NOT as pinned" };
             out::line(format_args!("  {name:<10} {worst:.4} ulp at 0x{}, {}, {verdict}", swept.at_bits, swept.sha256))?;
         }
         functions.insert(function.name(), swept);
@@ -154,7 +188,9 @@ fn one_run(prepared: &Prepared, path: &str) -> Result<String, Failure> {
     let spec = &model.checkpoint.spec;
     let program = lower(spec, &Numerics::default(), capacity.ctx)?.program;
     let mut engine = prepared.setup(&model, &program, capacity).int8()?;
-    run_hash(&mut engine, spec.vocab).map_err(|e| Failure::refused(chain(&e)))
+    let hash = run_hash(&mut engine, spec.vocab).map_err(|e| Failure::refused(chain(&e)));
+    show_notices(&mut engine);
+    hash
 }
 
 /// Every checkpoint below a directory, by its path in it, in the order of names.

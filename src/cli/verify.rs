@@ -1,6 +1,6 @@
 //! `wordline verify`: holds a model to golden values of the reference framework.
 
-use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs};
+use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, show_notices};
 use super::failure::{Failure, chain, refused};
 use super::out;
 use super::program_file::read_bytes;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use wordline_engine::{Capacity, Linear};
+use wordline_ir::digest::hex;
 use wordline_lowering::lower;
 
 refused!(VerifyError);
@@ -67,6 +68,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut reference = setup.reference(Linear::Exact)?;
     let mut int8 = if args.reference_only { None } else { Some(setup.int8()?) };
     let found = verify(&golden, &mut reference, int8.as_mut())?;
+    int8.iter_mut().for_each(show_notices);
     let report = Report { model: &args.model.model, reference: found.reference, int8: found.int8, tokenizer };
     if args.json.json { out::json(&report)? } else { print(&report)? }
     let texts = report.tokenizer.as_ref().is_none_or(|t| t.ok);
@@ -107,7 +109,7 @@ fn check_inputs(model: &Model, golden: &Golden) -> Result<(), Failure> {
             continue;
         }
         let file = model.checkpoint.folder.map(name).map_err(|e| Failure::refused(chain(&e)))?;
-        let found = Sha256::digest(file.bytes()).iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let found = hex(&Sha256::digest(file.bytes()));
         if found != *expected {
             let what = format!("{}: not the file that the golden values were made from (SHA-256 {found})", model.label(name));
             return Err(Failure::refused(what).hint("verify the checkpoint with its own golden values"));

@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn every_word_is_read() {
         let words: Vec<u64> = (0..1000).map(|i| i * i).collect();
-        assert_eq!(sum(&words), words.iter().sum());
+        assert_eq!(sum(&words), words.iter().sum::<u64>());
         assert!(plain_read(1 << 16, 0, 3, 2).is_finite());
         assert!(plain_read(0, 0, 0, 0) > 0.0);
     }
