@@ -6,6 +6,7 @@ mod bad_input;
 mod bits;
 mod checkpoint;
 mod cli;
+mod commands;
 mod docs;
 mod goldens;
 mod isa_doc;
