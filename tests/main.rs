@@ -12,4 +12,5 @@ mod goldens;
 mod isa_doc;
 mod lowering;
 mod run_hashes;
+mod stages;
 mod support;
