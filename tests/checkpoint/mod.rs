@@ -7,6 +7,7 @@ mod evidence;
 mod given;
 mod header;
 mod identity;
+mod logits;
 mod mutation;
 mod published;
 mod shards;

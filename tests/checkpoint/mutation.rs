@@ -17,7 +17,7 @@ pub(super) fn paths(value: &Value, at: &str, found: &mut Vec<String>) {
 }
 
 /// Other valid values for a key.
-fn others(key: &str, value: &Value, layers: usize) -> Vec<Value> {
+pub(super) fn others(key: &str, value: &Value, layers: usize) -> Vec<Value> {
     let kinds = |kind: &str| json!(vec![kind; layers]);
     match (key, value) {
         ("hidden_act" | "activation_function" | "hidden_activation", _) => vec![json!("relu"), json!("gelu")],
@@ -30,6 +30,10 @@ fn others(key: &str, value: &Value, layers: usize) -> Vec<Value> {
         ("dtype" | "torch_dtype", _) => vec![json!("float64")],
         ("mlp_only_layers", _) => vec![json!([0]), json!([0, 1])],
         ("sliding_window", Value::Null) => vec![json!(5)],
+        ("sliding_window", Value::Number(_)) => vec![json!(3), json!(4), json!(600)],
+        ("beta_fast" | "beta_slow", Value::Number(number)) => {
+            [0.25, 2.0, 8.0].iter().map(|scale| json!(number.as_f64().unwrap() * scale)).collect()
+        }
         ("n_inner", Value::Null) => vec![json!(96)],
         ("attn_logit_softcapping" | "final_logit_softcapping", Value::Null) => vec![json!(1.0)],
         (_, Value::Null) => vec![json!(1)],
