@@ -7,6 +7,7 @@ use wordline_engine::image::{BuildError, Digest, Image, ImageError, ImageLayout,
 use wordline_engine::team::Team;
 use wordline_engine::{Capacity, EngineModel, Kernels, Linear, ModelError, Sequencer, WordsError};
 use wordline_ir::Program;
+use wordline_ir::digest::hex;
 use wordline_kernels::gate::{UnitsError, Verdict};
 
 /// Why there is no engine for a model.
@@ -159,5 +160,5 @@ fn key(layout: &ImageLayout, content: Digest) -> String {
     let mut hasher = Sha256::new();
     hasher.update(layout.identity());
     hasher.update(content);
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hasher.finalize())
 }

@@ -1,4 +1,4 @@
-//! `spec_digest`: the SHA-256 that names a [`Spec`] in a program's identity.
+//! `spec_digest`: the SHA-256 that names a [`Spec`] in a program's identity, and `hex`: how a digest is written.
 
 use crate::Spec;
 use serde_json::Value;
@@ -18,8 +18,9 @@ pub fn spec_digest(spec: &Spec) -> String {
     hex(&Sha256::digest(text.as_bytes()))
 }
 
-/// Bytes as lowercase hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+/// Bytes as lowercase hexadecimal digits, two a byte.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

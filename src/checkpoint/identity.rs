@@ -2,7 +2,7 @@
 
 use super::weights::Weights;
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
+use wordline_ir::digest::hex;
 
 /// Weight files of at most this many bytes in all are hashed whole.
 pub const WHOLE_LIMIT: u64 = 256 << 20;
@@ -77,11 +77,4 @@ fn samples(bytes: &[u8]) -> [u8; 32] {
         hasher.update(&bytes[start..bytes.len().min(start + SAMPLE_BYTES)]);
     }
     hasher.finalize().into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -4,8 +4,8 @@
 use crate::generate::sampler::argmax;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use wordline_engine::{EngineModel, Row, StepError};
+use wordline_ir::digest::hex;
 
 /// Ids of the fixed prompt.
 pub const PROMPT: usize = 12;
@@ -51,10 +51,5 @@ pub fn run_hash(engine: &mut EngineModel, vocab: usize) -> Result<String, StepEr
         }
     }
     engine.release(seq);
-    result.map(|()| {
-        hasher.finalize().iter().fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
-    })
+    result.map(|()| hex(&hasher.finalize()))
 }
