@@ -10,6 +10,8 @@ mod commands;
 mod docs;
 mod goldens;
 mod isa_doc;
+mod large;
+mod links;
 mod lowering;
 mod run_hashes;
 mod stages;
