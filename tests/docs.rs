@@ -108,7 +108,7 @@ fn reports_are_as_documented() {
         ("bench", vec!["bench", "demo", "--tokens", "2", "--json"]),
     ];
     // Keyed by mnemonics, forms, fixtures; rotary scalings have fields of their kind.
-    let open = ["opcodes", "array.forms", "runs", "rope"];
+    let open = ["opcodes", "array.forms", "vector.forms", "runs", "rope"];
     for (name, args) in reports {
         let section = document.split("\n## ").find(|section| section.starts_with(&format!("`{name}`\n")));
         let section = section.unwrap_or_else(|| panic!("docs/json.md has no section ## `{name}`"));
