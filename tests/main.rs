@@ -13,6 +13,7 @@ mod isa_doc;
 mod large;
 mod links;
 mod lowering;
+mod oracle;
 mod run_hashes;
 mod stages;
 mod support;
