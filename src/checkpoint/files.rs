@@ -124,7 +124,7 @@ impl Folder {
             return Ok(self.embedded(name).map(<[u8]>::to_vec));
         };
         let io = |source| FileError::Io { file: self.label(name), source };
-        let file = match File::open(folder.join(name)) {
+        let file = match open_regular(&folder.join(name)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io(error)),
@@ -160,8 +160,16 @@ impl Folder {
     }
 }
 
+/// Open a regular file. A pipe or a device is refused before it is opened, for opening it can wait for ever.
+fn open_regular(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(path)
+}
+
 fn map(path: &Path) -> io::Result<Blob> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let stamp = stamp(&file.metadata()?);
     // SAFETY: the map is read only as `u8`, any value of which is valid, and never past its own length. A process that
     // writes to the file meanwhile can change the values read, which the identity's change times show on the next

@@ -88,7 +88,8 @@ pub enum WeightsError {
     },
     /// The index names something that is no weight file beside it.
     #[error(
-        "{file}: tensor '{tensor}' is said to lie in '{name}'; only a file of the same folder, ending in .safetensors, may be named"
+        "{file}: tensor '{tensor}' is said to lie in '{name}'; only a file of the same folder, ending in .safetensors, \
+         may be named"
     )]
     IndexFileName {
         /// The index.
@@ -226,7 +227,8 @@ fn read_header(bytes: &[u8]) -> Result<Header, HeaderError> {
     Header::parse(&bytes[8..8 + length], bytes.len() as u64)
 }
 
-/// Tensor name to file name. `metadata.total_size` is not compared with the files: savers count tied tensors differently.
+/// Tensor name to file name. `metadata.total_size` is not compared with the files: savers count tied tensors in two
+/// ways.
 fn parse_index(file: &str, text: &[u8]) -> Result<BTreeMap<String, String>, WeightsError> {
     let value = json::parse(text).map_err(|source| WeightsError::IndexJson { file: file.to_owned(), source })?;
     let bad_map = || WeightsError::IndexMap { file: file.to_owned() };

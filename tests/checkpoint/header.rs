@@ -35,7 +35,8 @@ fn accepted(json: &str, data: usize) -> Header {
     Header::parse(json.as_bytes(), (8 + json.len() + data) as u64).unwrap()
 }
 
-const TWO: &str = r#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"I8","shape":[4],"data_offsets":[24,28]}}"#;
+const TWO: &str = r#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
+"b":{"dtype":"I8","shape":[4],"data_offsets":[24,28]}}"#;
 
 #[test]
 fn offsets_count_from_the_file_start() {

@@ -1,5 +1,5 @@
-//! Every key of every config, changed to other valid values and run: the logits change, or the refusal names the key, or a
-//! note says that it is inert, and then they do not change.
+//! Every key of every config, changed to other valid values and run: the logits change, or the refusal names the key, or
+//! a note says that it is inert, and then they do not change.
 
 use super::mutation::{others, paths};
 use crate::support::{golden_fixtures, model, path, program, reference};

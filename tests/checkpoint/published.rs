@@ -1,4 +1,5 @@
-//! Configs with the keys and sizes that published models have, over weight headers made for them: every key is understood.
+//! Configs with the keys and sizes that published models have, over weight headers made for them: every key is
+//! understood.
 
 use super::support::names;
 use safetensors::Dtype;

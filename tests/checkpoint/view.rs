@@ -84,8 +84,8 @@ proptest! {
                 let one = if add_one { 1.0 } else { 0.0 };
                 let cols = 11 - limit;
                 expected.extend((0..cols).map(|col| {
-                    let value = if transpose { stored(&checkpoint, name, col, row) } else { stored(&checkpoint, name, row, col) };
-                    value + one
+                    let (r, c) = if transpose { (col, row) } else { (row, col) };
+                    stored(&checkpoint, name, r, c) + one
                 }));
             }
         }

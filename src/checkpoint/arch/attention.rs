@@ -38,8 +38,7 @@ impl Heads {
         hidden: &Dim,
         kv_default: Option<usize>,
     ) -> Result<Self, ArchError> {
-        let heads = keys.size("num_attention_heads")?;
-        let heads = heads.ok_or_else(|| ArchError::MissingKey { key: keys.name("num_attention_heads") })?;
+        let heads = keys.need("num_attention_heads")?;
         Self::with_counts(keys, tensors, layer, hidden, heads, kv_default)
     }
 

@@ -8,7 +8,7 @@ use super::mlp::activation;
 use super::rope::Recipe;
 use super::tensors::{Dim, Skip, TensorIndex, Tensors};
 use wordline_ir::Spec;
-use wordline_ir::spec::{Activation, Ffn, Layer, Mixer, RowRange, WeightLayout};
+use wordline_ir::spec::{Activation, Ffn, Layer, Linear, Mixer, Norm, WeightLayout};
 
 /// A checkpoint as a family's reader is given it.
 pub(super) struct Given<'a> {
@@ -76,13 +76,11 @@ impl<'a> Decoder<'a> {
     pub(super) fn read(given: &'a Given<'a>, defaults: &'static Defaults) -> Result<Self, ArchError> {
         let keys = &given.keys;
         let tensors = Tensors::under(given.index, defaults.prefixes, "embed_tokens.weight")?;
-        let hidden =
-            keys.size("hidden_size")?.ok_or_else(|| ArchError::MissingKey { key: keys.name("hidden_size") })?;
         Ok(Self {
             keys,
             outer: given.outer.as_ref(),
             defaults,
-            hidden: Dim::new(hidden, "hidden_size"),
+            hidden: Dim::new(keys.need("hidden_size")?, "hidden_size"),
             layers: super::layers::count(keys, "num_hidden_layers", &tensors)?,
             max_pos: keys.size("max_position_embeddings")?.unwrap_or(defaults.max_pos),
             eps: epsilon(keys, "rms_norm_eps", defaults.eps)?,
@@ -94,12 +92,11 @@ impl<'a> Decoder<'a> {
     /// The inner width of a dense network.
     pub(super) fn inter(&self) -> Result<Dim, ArchError> {
         let key = "intermediate_size";
-        let inter = self.keys.size(key)?.ok_or_else(|| ArchError::MissingKey { key: self.keys.name(key) })?;
-        Ok(Dim::new(inter, key))
+        Ok(Dim::new(self.keys.need(key)?, key))
     }
 
     /// A norm over the residual stream.
-    pub(super) fn norm(&self, rest: &str, purpose: &str) -> Result<wordline_ir::spec::Norm, ArchError> {
+    pub(super) fn norm(&self, rest: &str, purpose: &str) -> Result<Norm, ArchError> {
         self.tensors.rms(rest, purpose, &self.hidden, self.eps, self.defaults.centred)
     }
 
@@ -146,10 +143,9 @@ impl<'a> Decoder<'a> {
         if !recipe.from_positions {
             self.keys.note("max_position_embeddings", "a limit on positions; no logit depends on it");
         }
-        let heads: Vec<String> = self.defaults.heads.iter().map(|head| (*head).to_owned()).collect();
-        let embed = "embed_tokens.weight";
+        let (embed, heads) = ("embed_tokens.weight", self.defaults.heads);
         let Ends { embed, head, tie, vocab } =
-            ends(self.keys, self.outer, &self.tensors, embed, &heads, &self.hidden, vocab)?;
+            ends(self.keys, self.outer, &self.tensors, embed, heads, &self.hidden, vocab)?;
         Ok(Spec {
             family: family.to_owned(),
             hidden: self.hidden.size,
@@ -179,9 +175,6 @@ impl<'a> Decoder<'a> {
 /// True when an attention layer's three projections are rows of one stored tensor.
 fn qkv_fused(layer: &Layer) -> bool {
     let Mixer::Attention(attention) = &layer.mixer else { return false };
-    let tensor = |linear: &wordline_ir::spec::Linear| linear.weight.parts.first().map(|part| part.tensor.clone());
-    let rows =
-        |linear: &wordline_ir::spec::Linear| linear.weight.parts.first().and_then(|part| part.rows.first().copied());
-    let whole = |range: Option<RowRange>| range.is_some();
-    tensor(&attention.q) == tensor(&attention.k) && whole(rows(&attention.k))
+    let stored = |linear: &Linear| linear.weight.parts.first().map(|part| part.tensor.clone());
+    stored(&attention.q) == stored(&attention.k)
 }

@@ -1,4 +1,5 @@
-//! gemma3: windowed and full layers with a rotary base each, norms before and after mixer and network, scaled embedding.
+//! gemma3: windowed and full layers with a rotary base each, norms before and after mixer and network, and a scaled
+//! embedding.
 
 use super::attention::Heads;
 use super::decoder::{Decoder, Defaults, Given, NESTED_HEADS, NESTED_PREFIXES};

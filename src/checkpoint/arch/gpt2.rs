@@ -35,8 +35,7 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
     let blocks = (0..layers).map(|layer| sizes.layer(&tensors, layer).map_err(because)).collect::<Result<_, _>>()?;
     let max_pos = Dim::new(size(keys, "n_positions", "max_position_embeddings")?, "n_positions");
     let positions = tensors.whole("wpe.weight", "learned positions", &[&max_pos, &sizes.hidden])?;
-    let heads = ["lm_head".to_owned()];
-    let Ends { embed, head, tie, vocab } = ends(keys, None, &tensors, "wte.weight", &heads, &sizes.hidden, None)?;
+    let Ends { embed, head, tie, vocab } = ends(keys, None, &tensors, "wte.weight", &["lm_head"], &sizes.hidden, None)?;
     let spec = Spec {
         family: "gpt2".to_owned(),
         hidden: sizes.hidden.size,

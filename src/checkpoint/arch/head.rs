@@ -22,7 +22,7 @@ pub(super) fn ends(
     outer: Option<&Keys<'_>>,
     tensors: &Tensors<'_>,
     embed: &str,
-    heads: &[String],
+    heads: &[&str],
     hidden: &Dim,
     vocab_default: Option<usize>,
 ) -> Result<Ends, ArchError> {
@@ -37,8 +37,8 @@ pub(super) fn ends(
         let key = "tie_word_embeddings";
         return Err(keys.conflict(key, outer.name(key), "one model has one head"));
     }
-    let held: Vec<&String> = heads.iter().filter(|head| tensors.holds(&format!("{head}.weight"))).collect();
-    let Some(head) = held.first() else {
+    let held = heads.iter().find(|head| tensors.holds(&format!("{head}.weight")));
+    let Some(head) = held else {
         if tied.0.or(tied.1) == Some(false) {
             let purpose = "the LM head, which by key 'tie_word_embeddings' is not the embedding".to_owned();
             return Err(ArchError::MissingTensor { tensor: format!("{}.weight", heads[0]), purpose });

@@ -128,6 +128,11 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A size that must be given.
+    pub(super) fn need(&self, key: &str) -> Result<usize, ArchError> {
+        self.size(key)?.ok_or_else(|| ArchError::MissingKey { key: self.name(key) })
+    }
+
     /// A number above 0; `None` when the key is absent or null.
     pub(super) fn positive(&self, key: &str) -> Result<Option<f64>, ArchError> {
         match self.get::<f64>(key)? {

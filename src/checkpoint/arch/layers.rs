@@ -28,7 +28,7 @@ impl Kind {
 /// The number of layers, which cannot be more than the weight file has tensors: a hostile count ends here, before
 /// anything is made that is as long.
 pub(super) fn count(keys: &Keys<'_>, key: &str, tensors: &Tensors<'_>) -> Result<usize, ArchError> {
-    let layers = keys.size(key)?.ok_or_else(|| ArchError::MissingKey { key: keys.name(key) })?;
+    let layers = keys.need(key)?;
     let limit = tensors.count();
     if layers > limit {
         return Err(keys.bad(key, format!("possible: the weight file holds {limit} tensors in all")));

@@ -43,7 +43,8 @@ pub fn tables() -> String {
         let classes: Vec<String> = classes.iter().map(|class| format!("`{class}`")).collect();
         row(&mut text, &[name, &types.join(", "), &classes.join(", ")]);
     }
-    text += "\n### Keys accepted with one value only\n\n| key | families | value | another would mean |\n|---|---|---|---|\n";
+    text += "\n### Keys accepted with one value only\n\n";
+    text += "| key | families | value | another would mean |\n|---|---|---|---|\n";
     for (families, Fixed { key, shown, reason, .. }) in with_families(FIXED) {
         row(&mut text, &[&format!("`{key}`"), families, shown, reason]);
     }

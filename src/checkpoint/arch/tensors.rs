@@ -154,7 +154,8 @@ impl<'a> Tensors<'a> {
         Ok(View::whole(part.tensor, &part.shape))
     }
 
-    /// Chosen rows of the projection `rest`.weight, and of `rest`.bias where the file holds one. `out` are all its rows.
+    /// Chosen rows of the projection `rest`.weight, and of `rest`.bias where the file holds one. `out` are all its
+    /// rows.
     pub(super) fn rows_of(
         &self,
         rest: &str,
