@@ -140,8 +140,9 @@ fn at<E: std::error::Error + 'static>(path: &Path, source: io::Error) -> CacheEr
 }
 
 fn map_existing(path: &Path, len: usize) -> io::Result<Option<Mmap>> {
-    match File::open(path) {
-        Ok(file) if file.metadata()?.len() == len as u64 => map(&file).map(Some),
+    // A pipe or a device under this name is not opened: that could wait for ever.
+    match fs::metadata(path) {
+        Ok(data) if data.is_file() && data.len() == len as u64 => map(&File::open(path)?).map(Some),
         Ok(_) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

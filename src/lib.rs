@@ -14,4 +14,5 @@ pub mod generate;
 pub mod image_cache;
 pub mod measure;
 pub mod model;
+mod quiet;
 pub mod tokenizer;

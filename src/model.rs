@@ -71,6 +71,14 @@ pub enum ModelFileError {
         #[source]
         source: TokenizerError,
     },
+    /// The ids that end a text are none.
+    #[error("{file}: key 'eos_token_id' is {given}; it must be a token id or a list of them")]
+    Ending {
+        /// The file.
+        file: String,
+        /// The value.
+        given: String,
+    },
     /// The chat template was refused.
     #[error("{file}: {source}")]
     Chat {
@@ -129,7 +137,12 @@ impl Model {
         if config.eos.is_empty() {
             let config_json = &self.checkpoint.config;
             let places = [config_json.get("eos_token_id"), config_json.pointer("/text_config/eos_token_id")];
-            config.eos = places.into_iter().flatten().find_map(token_ids).unwrap_or_default();
+            if let Some(given) = places.into_iter().flatten().find(|value| !value.is_null()) {
+                config.eos = token_ids(given).ok_or_else(|| ModelFileError::Ending {
+                    file: self.label("config.json"),
+                    given: given.to_string(),
+                })?;
+            }
         }
         Ok(config)
     }
@@ -200,7 +213,8 @@ mod tests {
     #[test]
     fn templates_come_as_a_text_or_as_a_list() {
         assert_eq!(template_of(&json!({"chat_template": "a"})).as_deref(), Some("a"));
-        let named = json!({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]});
+        let named =
+            json!({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]});
         assert_eq!(template_of(&named).as_deref(), Some("d"));
         assert_eq!(template_of(&json!({"chat_template": null})), None);
         assert_eq!(template_of(&json!({})), None);

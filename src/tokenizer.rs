@@ -6,6 +6,7 @@
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Text to ids and back.
 pub struct Tokenizer {
@@ -65,7 +66,8 @@ impl Tokenizer {
             return Err(TokenizerError::Random { given: given.to_string() });
         }
         let byte_level = mentions_type(json.get("decoder"), "ByteLevel");
-        let mut inner: tokenizers::Tokenizer = serde_json::from_value(json).map_err(|error| read(error.to_string()))?;
+        let inner = contained(|| serde_json::from_value::<tokenizers::Tokenizer>(json)).map_err(read)?;
+        let mut inner = inner.map_err(|error| read(error.to_string()))?;
         inner.with_truncation(None).map_err(|error| read(error.to_string()))?;
         inner.with_padding(None);
         Ok(Self { inner, bytes: byte_level.then(byte_of_char) })
@@ -76,17 +78,17 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`].
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenizerError> {
-        match self.inner.encode_fast(text, special) {
-            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-            Err(error) => Err(TokenizerError::Encode { reason: error.to_string() }),
-        }
+        let refused = |reason| TokenizerError::Encode { reason };
+        let encoding = contained(|| self.inner.encode_fast(text, special)).map_err(refused)?;
+        Ok(encoding.map_err(|error| refused(error.to_string()))?.get_ids().to_vec())
     }
 
-    /// Text of ids; `skip_special` leaves special tokens out. Ids without a token give nothing, bytes that are not UTF-8
-    /// give U+FFFD, and so does a decoder that fails.
+    /// Text of ids; `skip_special` leaves special tokens out. Ids without a token give nothing, bytes that are not
+    /// UTF-8 give U+FFFD, and so does a decoder that fails.
     #[must_use]
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        self.inner.decode(ids, skip_special).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.to_string())
+        let text = contained(|| self.inner.decode(ids, skip_special)).ok().and_then(Result::ok);
+        text.unwrap_or_else(|| char::REPLACEMENT_CHARACTER.to_string())
     }
 
     /// Ids of bytes, without special tokens: runs of UTF-8 as [`Self::encode`] has them, any other byte as the token of
@@ -152,6 +154,15 @@ impl Tokenizer {
         let (c, _) = self.bytes.as_ref()?.iter().find(|(_, b)| **b == byte)?;
         self.id(c.encode_utf8(&mut [0; 4]))
     }
+}
+
+/// Run the `tokenizers` crate on what a checkpoint brought. It panics on some files it can read and not use (a pattern
+/// that is empty, a template that names a token it does not list): that is the file's fault, so it is told as one.
+fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    crate::quiet::quietly(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| {
+        let what = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        format!("a part of it cannot be used ({})", what.unwrap_or("no reason given"))
+    })
 }
 
 /// True when a part of tokenizer.json, or one of the parts in it, is of this type.

@@ -120,8 +120,14 @@ fn programs_that_are_none() {
     altered[bytes.len() / 2] ^= 0x10;
     newer[8] = 99;
     for (name, bytes) in [
-        ("empty", &b""[..]), ("short", &bytes[..40]), ("half", &bytes[..bytes.len() / 2]), ("altered", &altered),
-        ("newer", &newer), ("binary", &[0xff, 0xfe, 0x00]), ("text", b"L0 frobnicate x -> y\n"), ("json", b"{\"schema\": 1}"),
+        ("empty", &b""[..]),
+        ("short", &bytes[..40]),
+        ("half", &bytes[..bytes.len() / 2]),
+        ("altered", &altered),
+        ("newer", &newer),
+        ("binary", &[0xff, 0xfe, 0x00]),
+        ("text", b"L0 frobnicate x -> y\n"),
+        ("json", b"{\"schema\": 1}"),
     ] {
         let file = write(name, bytes);
         refused(&["disasm", &file], &[&file]);
@@ -166,7 +172,82 @@ fn a_cache_that_cannot_be_written_is_no_obstacle() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let output = crate::support::wordline(&["run", "demo", "--prompt", "x", "-n", "1"]).env("WORDLINE_CACHE", file.join("cache")).output();
+    let output = crate::support::wordline(&["run", "demo", "--prompt", "x", "-n", "1"])
+        .env("WORDLINE_CACHE", file.join("cache"))
+        .output();
     let ran = crate::support::ran(output.unwrap());
     assert!(ran.code == 0 && ran.err.contains("in memory"), "{}", ran.err);
+}
+
+/// A copy of a fixture with keys of one of its JSON files set to other values.
+fn edited(name: &str, file: &str, keys: &[(&str, serde_json::Value)]) -> TempDir {
+    let folder = copy(name);
+    let file = folder.path().join(file);
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    for (key, value) in keys {
+        json[*key] = value.clone();
+    }
+    fs::write(&file, json.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn a_tokenizer_that_can_be_read_and_not_used() {
+    let replace = serde_json::json!({"type": "Replace", "pattern": {"String": ""}, "content": "x"});
+    let charsmap = serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"});
+    let length = serde_json::json!({"type": "FixedLength", "length": 0});
+    let template = serde_json::json!({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<none>",
+        "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": [], "special_tokens": {}});
+    for (key, value) in
+        [("normalizer", replace), ("normalizer", charsmap), ("pre_tokenizer", length), ("post_processor", template)]
+    {
+        let folder = edited("given/llama", "tokenizer.json", &[(key, value)]);
+        refused(&["run", &at(&folder), "-p", "Hi", "-n", "1"], &[]);
+    }
+}
+
+#[test]
+fn a_chat_template_of_a_length_that_none_has() {
+    let template = format!("{{{{ 1{} }}}}", "+1".repeat(100_000));
+    let folder = edited("given/qwen2", "tokenizer_config.json", &[("chat_template", template.into())]);
+    refused(&["run", &at(&folder), "-p", "Hi", "--chat"], &["tokenizer_config.json", "200007"]);
+    // The longest that is taken does not exhaust the stack.
+    let template = format!("{{{{ {}1 }}}}", "not ".repeat(16_000));
+    let folder = edited("given/qwen2", "tokenizer_config.json", &[("chat_template", template.into())]);
+    let ran = run(&["run", &at(&folder), "-p", "Hi", "--chat", "-n", "1"]);
+    assert!([0, 2].contains(&ran.code), "{}", ran.err);
+}
+
+#[test]
+fn sizes_that_no_program_may_have() {
+    let folder = edited("given/llama", "config.json", &[("max_position_embeddings", (1_u64 << 28).into())]);
+    for command in ["lower", "diff"] {
+        refused(&[command, &at(&folder)], &["positions"]);
+    }
+}
+
+#[test]
+fn ids_that_end_a_text_and_are_none() {
+    for value in [serde_json::json!("x"), serde_json::json!(-1), serde_json::json!([[1]]), serde_json::json!(true)] {
+        let folder = edited("given/llama", "config.json", &[("eos_token_id", value)]);
+        refused(&["run", &at(&folder), "--ids", "1", "-n", "1"], &["config.json", "eos_token_id"]);
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_pipe_in_the_place_of_a_file() {
+    for (file, args) in [("config.json", ["--ids", "1"]), ("tokenizer.json", ["-p", "Hi"])] {
+        let folder = copy("given/llama");
+        let pipe = folder.path().join(file);
+        fs::remove_file(&pipe).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        refused(&["run", &at(&folder), args[0], args[1], "-n", "1"], &[file, "regular file"]);
+    }
+}
+
+#[test]
+fn a_prompt_that_begins_like_an_option() {
+    let ran = run(&["run", "demo", "-p", "- a list", "-n", "2", "--greedy", "--stop", "-x"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
 }

@@ -79,7 +79,7 @@ fn both_lowerings(args: &Args) -> Result<(Program, Program), Failure> {
     let lowered = lower(spec, &numerics, args.ctx.unwrap_or_else(|| usual_ctx(spec.max_pos)))?.program;
     let oracle = hand_lowering(spec, &numerics)?;
     for (program, name) in [(&lowered, "lower"), (&oracle, "hand_lowering")] {
-        verify::verify(program).map_err(|defects| Failure::fault(defects).at(name))?;
+        verify::verify(program).map_err(|defects| Failure::refused(defects).at(name))?;
     }
     Ok((lowered, oracle))
 }

@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use wordline_ir::{Identity, Program, file, text};
+use wordline_ir::{Identity, Program, file, text, verify::verify};
 use wordline_lowering::lower;
 
 #[derive(Debug, ClapArgs)]
@@ -63,6 +63,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let spec = &model.checkpoint.spec;
     let ctx = args.ctx.unwrap_or_else(|| usual_ctx(spec.max_pos));
     let program = lower(spec, &args.numerics.numerics(), ctx)?.program;
+    // What is printed can be assembled and run: a size that no program may have is refused here, not later.
+    verify(&program).map_err(|defects| Failure::refused(defects).at(&args.model.model))?;
     let bytes = if args.json.json {
         let summary = serde_json::to_string_pretty(&summary(&args.model.model, &program));
         (summary.map_err(Failure::fault)? + "\n").into_bytes()

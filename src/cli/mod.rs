@@ -67,6 +67,9 @@ pub fn main() -> ExitCode {
     let command = Cli::parse().command;
     // A panic is a fault of ours, and says so, with its place, in one line and a hint.
     std::panic::set_hook(Box::new(|panic| {
+        if crate::quiet::is_quiet() {
+            return;
+        }
         let place = panic.location().map(|l| format!("{}:{}: ", l.file(), l.line())).unwrap_or_default();
         let what = panic.payload_as_str().unwrap_or("a panic without a message");
         out::note(format_args!("internal fault: {}", Failure::fault(format!("{place}{what}"))));

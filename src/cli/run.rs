@@ -23,8 +23,10 @@ use wordline_lowering::lower;
 const MAX_TOKENS: usize = 256;
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Without sampling options the checkpoint's generation_config.json decides; a checkpoint without \
-                        one is read greedily. The same seed writes the same text on every machine.")]
+#[command(
+    after_help = "Without sampling options the checkpoint's generation_config.json decides; a checkpoint without \
+                        one is read greedily. The same seed writes the same text on every machine."
+)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArg,
@@ -34,7 +36,7 @@ pub(super) struct Args {
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// End the text before this string; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Write on when the model ends its text
     #[arg(long)]
@@ -63,7 +65,7 @@ pub(super) struct Args {
 #[group(required = true, multiple = false)]
 struct PromptSource {
     /// Text to continue; with --chat, what the user says
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Read the prompt from a file; `-` is standard input
     #[arg(long, value_name = "FILE")]
@@ -82,7 +84,7 @@ struct PromptArgs {
     #[arg(long, conflicts_with = "ids")]
     chat: bool,
     /// What the system says, before the user
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     system: Option<String>,
 }
 
@@ -93,19 +95,19 @@ struct SamplingArgs {
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"])]
     greedy: bool,
     /// Divide the logits by this; 0 is --greedy
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Keep this many of the likeliest tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     top_k: Option<usize>,
     /// Keep the likeliest tokens whose probabilities reach this sum
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f32>,
     /// Drop tokens less likely than this times the likeliest
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     min_p: Option<f32>,
     /// Push ids already seen down by this factor
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     repetition_penalty: Option<f32>,
     /// Where the random draws start
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -291,6 +293,9 @@ fn prompt(
 
 /// Room for the prompt and what follows it.
 fn capacity(args: &Args, prompt: usize, max_tokens: usize, max_pos: usize) -> Result<Capacity, Failure> {
+    if let Some(ctx) = args.ctx.filter(|ctx| !(1..=max_pos).contains(ctx)) {
+        return Err(Failure::refused(format!("--ctx is {ctx}; the model takes 1 to {max_pos} positions")));
+    }
     let ctx = args.ctx.unwrap_or_else(|| prompt.saturating_add(max_tokens).clamp(1, max_pos.max(1)));
     if prompt > ctx {
         let hint = if ctx < max_pos { "raise --ctx" } else { "shorten the prompt: the model takes no more" };

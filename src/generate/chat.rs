@@ -13,6 +13,10 @@ use std::io;
 /// Work units that one rendering may spend; real templates spend a few thousand a message.
 const FUEL: u64 = 5_000_000;
 
+/// Longest template, in bytes; real ones stay below 32 KiB. An expression nests at most as deep as the text is long, and
+/// the compiler of templates recurses over it.
+const LENGTH: usize = 64 << 10;
+
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
@@ -60,6 +64,10 @@ impl ChatTemplate {
     /// # Errors
     /// It is not well-formed.
     pub fn new(source: &str, specials: SpecialTokens) -> Result<Self, ChatError> {
+        if source.len() > LENGTH {
+            let given = source.len();
+            return Err(ChatError::Syntax(format!("it has {given} bytes, at most {LENGTH} are taken")));
+        }
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         env.set_syntax(syntax.map_err(|e| ChatError::Syntax(describe(&e)))?);
@@ -166,7 +174,14 @@ fn tojson(value: &Value, kwargs: Kwargs) -> Result<Value, Error> {
     .map_err(bad)?;
     let mut text = String::from_utf8_lossy(&bytes).into_owned();
     if ascii == Some(true) {
-        text = text.encode_utf16().map(|unit| char::from_u32(unit.into()).filter(char::is_ascii).map_or_else(|| format!("\\u{unit:04x}"), String::from)).collect();
+        text = text
+            .encode_utf16()
+            .map(|unit| {
+                char::from_u32(unit.into())
+                    .filter(char::is_ascii)
+                    .map_or_else(|| format!("\\u{unit:04x}"), String::from)
+            })
+            .collect();
     }
     Ok(Value::from(text))
 }
@@ -247,7 +262,8 @@ mod tests {
 
     #[test]
     fn a_template_that_refuses_says_why_and_where() {
-        let source = "{% if messages[0].role == 'system' %}\n{{ raise_exception('System role not supported') }}{% endif %}";
+        let source =
+            "{% if messages[0].role == 'system' %}\n{{ raise_exception('System role not supported') }}{% endif %}";
         let error = render(source, &hello()).unwrap_err().to_string();
         assert!(error.contains("System role not supported") && error.contains("line 2"), "{error}");
         let error = render("{% if %}", &[]).unwrap_err().to_string();
@@ -270,7 +286,10 @@ mod tests {
     #[test]
     fn tojson_takes_pythons_options() {
         let one = |source: &str| render(source, &[]).unwrap();
-        assert_eq!(one("{{ {'b': 1, 'a': 'é'} | tojson(sort_keys=true, ensure_ascii=true) }}"), r#"{"a": "\u00e9", "b": 1}"#);
+        assert_eq!(
+            one("{{ {'b': 1, 'a': 'é'} | tojson(sort_keys=true, ensure_ascii=true) }}"),
+            r#"{"a": "\u00e9", "b": 1}"#
+        );
         assert_eq!(one("{{ [1, 2] | tojson(separators=(',', ':')) }}"), "[1,2]");
         assert_eq!(one("{{ 'it\\'s <b>' | tojson }}"), "\"it's <b>\"");
     }
