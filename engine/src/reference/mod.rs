@@ -253,7 +253,11 @@ impl Units for ReferenceUnits {
         let (rows, states) = (&self.at.rows, &self.states);
         for (index, row) in rows.iter().enumerate() {
             if !states.get(row.sequence).layers[op.layer].holds(op, row.position) {
-                return Err(UnitError::value(op.qkv, index, &"the cache does not hold the positions that the row sees"));
+                return Err(UnitError::value(
+                    op.qkv,
+                    index,
+                    &"the cache does not hold the positions that the row sees",
+                ));
             }
         }
         let seen: usize = rows.iter().map(|row| row.position + 1).sum();
