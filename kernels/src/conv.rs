@@ -20,7 +20,7 @@ pub struct ConvWeights {
 }
 
 impl ConvWeights {
-    /// From `weight` [channels, taps], taps oldest first, and `bias` [channels].
+    /// From `weight` `[channels, taps]`, taps oldest first, and `bias` `[channels]`.
     ///
     /// # Panics
     /// When the weight is not a whole, nonzero number of channels wide, or the bias has another number of channels.

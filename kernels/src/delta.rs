@@ -133,7 +133,7 @@ fn tree(mut lanes: [f32; LANES]) -> f32 {
 /// The first test whose bits differ.
 pub(crate) fn check(form: Form) -> Result<(), String> {
     for (seed, values) in crate::vector::Values::ALL.into_iter().enumerate() {
-        for (dk, dv) in [(1, 1), (16, 7), (31, 8), (32, 33), (33, 64), (64, 65), (128, 128)] {
+        for (dk, dv) in [(1, 1), (16, 7), (31, 8), (33, 64), (64, 65), (128, 40)] {
             let mut memories = [vec![0.0; dk * dv], vec![0.0; dk * dv]];
             let mut outs = [vec![0.0; dv], vec![0.0; dv]];
             for t in 0..4 {

@@ -80,7 +80,7 @@ fn clear(lanes: &mut Lanes, n: usize) {
     }
 }
 
-/// lane[i] += lane[i + s] for i < s, s = 16, 8, 4, 2, 1, for each of the first `n` value indices.
+/// `lane[i] += lane[i + s]` for i < s, s = 16, 8, 4, 2, 1, for each of the first `n` value indices.
 #[inline(always)]
 fn tree<O: Simd>(o: O, lanes: &mut Lanes, n: usize) {
     let mut half = LANES / 2;

@@ -47,7 +47,7 @@ impl Simd for Scalar {
     }
 }
 
-/// to[i] = function(from[i]).
+/// `to[i] = function(from[i])`.
 pub(crate) struct Map<'a> {
     pub(crate) function: Function,
     pub(crate) from: &'a [f32],

@@ -24,17 +24,36 @@ pub struct Sweep {
     pub sha256: [u8; 32],
 }
 
+impl Sweep {
+    /// The digest in hexadecimal.
+    #[must_use]
+    pub fn hex(&self) -> String {
+        self.sha256.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// Runs `function` in a form on each input whose bits are in `range`, on `threads` threads.
 ///
 /// The result does not depend on the number of threads. A full sweep takes minutes.
 #[must_use]
 pub fn exhaustive(function: Function, form: Form, range: Range<u64>, threads: usize) -> Sweep {
-    let range = range.start.min(ALL_INPUTS.end)..range.end.min(ALL_INPUTS.end);
-    let chunks = range.end.saturating_sub(range.start).div_ceil(CHUNK as u64);
-    sweep(function, form, chunks, threads, |chunk| {
-        let start = range.start + chunk * CHUNK as u64;
-        (start..range.end.min(start + CHUNK as u64)).map(|bits| f32::from_bits(bits as u32)).collect()
-    })
+    let (range, chunks) = chunks_of(range);
+    sweep(function, form, chunks, threads, |chunk| inputs_of(&range, chunk))
+}
+
+/// The digest alone, without the f64 reference: what holds one form to another.
+#[must_use]
+pub fn digest(function: Function, form: Form, range: Range<u64>, threads: usize) -> [u8; 32] {
+    digest_of(range, threads, |from, to| form.map(function, from, to))
+}
+
+/// The digest of whatever maps inputs to outputs.
+pub(crate) fn digest_of(range: Range<u64>, threads: usize, map: impl Fn(&[f32], &mut [f32]) + Sync) -> [u8; 32] {
+    let (range, chunks) = chunks_of(range);
+    let digests = in_order(chunks, threads, |chunk| outputs(&map, &inputs_of(&range, chunk)).1);
+    let mut hash = Sha256::new();
+    digests.iter().for_each(|digest| hash.update(digest));
+    hash.finalize().into()
 }
 
 /// The same over a sample: every `stride`-th input, and [`borders`].
@@ -134,33 +153,42 @@ pub fn error_in_ulp(got: f32, reference: f64) -> f64 {
     (f64::from(got) - reference).abs() / ulp
 }
 
-/// One chunk: its digest, its worst error, and where.
-type ChunkResult = ([u8; 32], f64, u32);
+/// The part of a range that holds inputs, and its chunks.
+fn chunks_of(range: Range<u64>) -> (Range<u64>, u64) {
+    let range = range.start.min(ALL_INPUTS.end)..range.end.min(ALL_INPUTS.end);
+    let chunks = range.end.saturating_sub(range.start).div_ceil(CHUNK as u64);
+    (range, chunks)
+}
+
+fn inputs_of(range: &Range<u64>, chunk: u64) -> Vec<f32> {
+    let start = range.start + chunk * CHUNK as u64;
+    (start..range.end.min(start + CHUNK as u64)).map(|bits| f32::from_bits(bits as u32)).collect()
+}
+
+/// What the inputs are mapped to, and the digest of its bits.
+fn outputs(map: impl Fn(&[f32], &mut [f32]), inputs: &[f32]) -> (Vec<f32>, [u8; 32]) {
+    let mut outputs = vec![0.0; inputs.len()];
+    map(inputs, &mut outputs);
+    let bytes: Vec<u8> = outputs.iter().flat_map(|y| y.to_le_bytes()).collect();
+    (outputs, Sha256::digest(&bytes).into())
+}
 
 fn sweep<F: Fn(u64) -> Vec<f32> + Sync>(f: Function, form: Form, chunks: u64, threads: usize, inputs: F) -> Sweep {
-    let next = AtomicU64::new(0);
-    let mut results: Vec<(u64, ChunkResult)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1))
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut mine = Vec::new();
-                    loop {
-                        let chunk = next.fetch_add(1, Ordering::Relaxed);
-                        if chunk >= chunks {
-                            return mine;
-                        }
-                        mine.push((chunk, one_chunk(f, form, &inputs(chunk))));
-                    }
-                })
-            })
-            .collect();
-        // A panicking worker has already said why.
-        workers.into_iter().flat_map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    let results = in_order(chunks, threads, |chunk| {
+        let inputs = inputs(chunk);
+        let (outputs, digest) = outputs(|from, to| form.map(f, from, to), &inputs);
+        let (mut worst, mut at) = (0.0, 0);
+        for (x, y) in inputs.iter().zip(&outputs) {
+            let error = error_in_ulp(*y, reference(f, *x));
+            if error > worst {
+                (worst, at) = (error, x.to_bits());
+            }
+        }
+        (digest, worst, at)
     });
-    results.sort_by_key(|(chunk, _)| *chunk);
     let mut hash = Sha256::new();
     let (mut worst_ulp, mut at) = (0.0, 0);
-    for (_, (digest, worst, input)) in results {
+    for (digest, worst, input) in results {
         hash.update(digest);
         if worst > worst_ulp {
             (worst_ulp, at) = (worst, input);
@@ -169,17 +197,24 @@ fn sweep<F: Fn(u64) -> Vec<f32> + Sync>(f: Function, form: Form, chunks: u64, th
     Sweep { worst_ulp, at, sha256: hash.finalize().into() }
 }
 
-fn one_chunk(function: Function, form: Form, inputs: &[f32]) -> ChunkResult {
-    let mut outputs = vec![0.0; inputs.len()];
-    form.map(function, inputs, &mut outputs);
-    let mut bytes = Vec::with_capacity(4 * outputs.len());
-    let (mut worst, mut at) = (0.0, 0);
-    for (x, y) in inputs.iter().zip(&outputs) {
-        bytes.extend_from_slice(&y.to_le_bytes());
-        let error = error_in_ulp(*y, reference(function, *x));
-        if error > worst {
-            (worst, at) = (error, x.to_bits());
-        }
-    }
-    (Sha256::digest(&bytes).into(), worst, at)
+/// The work of each chunk, on some threads; the results in the order of chunks.
+fn in_order<T: Send>(chunks: u64, threads: usize, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let next = AtomicU64::new(0);
+    let mut results: Vec<(u64, T)> = std::thread::scope(|scope| {
+        let worker = || {
+            let mut mine = Vec::new();
+            loop {
+                let chunk = next.fetch_add(1, Ordering::Relaxed);
+                if chunk >= chunks {
+                    return mine;
+                }
+                mine.push((chunk, work(chunk)));
+            }
+        };
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(worker)).collect();
+        // A panicking worker has already said why.
+        workers.into_iter().flat_map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    results.sort_by_key(|(chunk, _)| *chunk);
+    results.into_iter().map(|(_, result)| result).collect()
 }

@@ -32,6 +32,7 @@ fn sigmoid_parts<O: Ops>(o: O, v: O::F, low: Option<O::F>) -> Scaled<O::F> {
     let negative = o.lt(v, o.num(0.0));
     let down = o.float(o.or(o.bits(v), o.int(SIGN)));
     // The low part takes the sign that makes the whole argument negative.
+    #[expect(clippy::manual_map, reason = "a closure would be compiled apart, without the caller's instruction set")]
     let low = match low {
         Some(low) => Some(o.select(negative, low, o.sub(o.num(0.0), low))),
         None => None,
@@ -106,7 +107,7 @@ pub fn gelu_erf<O: Ops>(o: O, x: O::F) -> O::F {
     const W: [f32; 11] = [
         3_280.497_8,
         -308.740_27,
-        -636.618_53,
+        -636.618_5,
         154.245_2,
         96.545_88,
         -40.416_565,
@@ -123,10 +124,13 @@ pub fn gelu_erf<O: Ops>(o: O, x: O::F) -> O::F {
     let half = i.num(-0.5);
     let Exp { high, low, n } = exp_parts(i, i.mul(square.high, half), Some(i.mul(square.low, half)));
     let below = sum(i, a, i.num(3.0));
-    let t = inverse_of_normal(i, below.high, Some(below.low));
+    let (by, down) = inverse_of_normal(i, below.high, Some(below.low));
+    let t = i.mul(by.value(i), down);
     let w = polynomial(i, i.sub(t, i.num(MIDDLE)), W);
+    let over = product(i, high, w);
+    let over = Pair { high: over.high, low: i.add(over.low, i.mul(low, w)) };
     let power = power_of_two(i, n);
-    let part = i.mul(i.mul(i.add(high, low), t), w);
+    let part = i.mul(quotient(i, &by, over), down);
     let (negative, one) = (i.lt(x, i.num(0.0)), i.num(1.0));
     let above = i.sub(one, i.mul(part, power));
     let phi = Scaled { part: i.select(negative, part, above), scale: i.select(negative, power, one) };
@@ -142,7 +146,7 @@ pub fn softplus<O: Ops>(o: O, x: O::F) -> O::F {
         0.002_072_946_4,
         -0.013_631_475,
         0.041_981_354,
-        -0.083_074_063,
+        -0.083_074_06,
         0.124_671_23,
         -0.161_293_36,
         0.198_979_32,
@@ -189,22 +193,22 @@ pub fn tanh<O: Ops>(o: O, x: O::F) -> O::F {
     or_nan(o, x, y)
 }
 
-/// 1 / (x + low) for a normal x of size 2^-120 to 2^127, and positive where there is a low part.
+/// 1 / (x + low) = the inverse's value * scale, for a normal x of size 2^-120 to 2^127, and positive where there is a
+/// low part.
 ///
-/// The exponent field is taken off, the significand in 1..2 inverted, the field put back negated.
+/// The exponent field is taken off, the significand in 1..2 inverted; the field, negated, is the scale.
 #[inline(always)]
-fn inverse_of_normal<O: Ops>(o: O, x: O::F, low: Option<O::F>) -> O::F {
+fn inverse_of_normal<O: Ops>(o: O, x: O::F, low: Option<O::F>) -> (Inverse<O>, O::F) {
     let bits = o.bits(x);
     let d = o.float(o.or(o.and(bits, o.int(0x007f_ffff)), o.int(ONE)));
     let field = o.isub(o.int(254 << 23), o.and(bits, o.int(INFINITY)));
     let scale = o.float(o.or(field, o.and(bits, o.int(SIGN))));
+    #[expect(clippy::manual_map, reason = "a closure would be compiled apart, without the caller's instruction set")]
     let low = match low {
         Some(low) => Some(o.mul(low, scale)),
         None => None,
     };
-    let i = o.within();
-    let Inverse { rough, correction } = inverse_parts(i, d, low);
-    o.mul(i.add(rough, i.mul(rough, correction)), scale)
+    (inverse_parts(o, d, low), scale)
 }
 
 /// 1 / x. 1 / 0 is +infinity whatever the zero's sign, for `r` leaves only +0.
@@ -214,7 +218,9 @@ pub fn recip<O: Ops>(o: O, x: O::F) -> O::F {
     // From 2^127 on the inverse flushes; the exponent field must not run out on the way there.
     let bits = o.bits(x);
     let sized = at_most(o, o.float(o.and(bits, o.int(MAGNITUDE))), f32::from_bits(253 << 23));
-    let y = inverse_of_normal(o, o.float(o.or(o.bits(sized), o.and(bits, o.int(SIGN)))), None);
+    let i = o.within();
+    let (by, scale) = inverse_of_normal(i, o.float(o.or(o.bits(sized), o.and(bits, o.int(SIGN)))), None);
+    let y = o.mul(by.value(i), scale);
     let y = o.select(o.ilt(o.int(0), o.and(bits, o.int(MAGNITUDE))), y, o.float(o.int(INFINITY)));
     or_nan(o, x, y)
 }

@@ -1,6 +1,6 @@
 //! `Ops`: the operations that every function of the vector unit is written in, and their scalar form.
 //!
-//! The set is what a 2020s device rounds correctly without being asked: three float operations through `r`, moves
+//! The set is what every device of today rounds correctly: three float operations through `r`, moves
 //! between a float and its bits, integer arithmetic on the bits, two compares, a select. A function written once over
 //! `Ops` runs on scalars (the definition), on SIMD vectors, and on a recorder that turns it into text for a shader.
 

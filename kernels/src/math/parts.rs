@@ -129,6 +129,14 @@ pub(super) struct Inverse<O: Ops> {
     pub(super) correction: O::F,
 }
 
+impl<O: Ops> Inverse<O> {
+    /// 1 / d, rounded once but for a 2^-30 or so.
+    #[inline(always)]
+    pub(super) fn value(&self, o: O) -> O::F {
+        o.add(self.rough, o.mul(self.rough, self.correction))
+    }
+}
+
 /// 1 / (d + low) for 1 <= d <= 2 and a low part below an ulp of d.
 ///
 /// The cubic is the one whose d * p(d) - 1 equioscillates on 1..=2, at 1/577: the Chebyshev polynomial T4(2d - 3) / 577.

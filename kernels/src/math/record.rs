@@ -76,12 +76,9 @@ impl Tape {
     #[must_use]
     pub fn of(function: Function) -> Tape {
         let recorder = Recorder::default();
-        let input = (&recorder).push(Step::Input);
+        let input = recorder.push(Step::Input);
         let last = function.on(&recorder, input);
-        let mut steps = recorder.steps.into_inner();
-        // Nothing follows the value: what was recorded after it would be dead.
-        steps.truncate(usize::from(last) + 1);
-        Tape(steps)
+        Tape(live(&recorder.steps.into_inner(), last))
     }
 
     /// The steps in order.
@@ -143,6 +140,53 @@ impl Tape {
             values.push(value);
         }
         values.last().copied().map_or(0.0, f32::from_bits)
+    }
+}
+
+/// The steps that `last` depends on, renumbered. A function that shares a piece may not need all that the piece gives.
+fn live(steps: &[Step], last: Value) -> Vec<Step> {
+    let mut needed = vec![false; steps.len()];
+    needed[usize::from(last)] = true;
+    for at in (0..steps.len()).rev().filter(|at| *at <= usize::from(last)) {
+        if needed[at] {
+            let _ = steps[at].map_reads(|v| {
+                needed[usize::from(v)] = true;
+                v
+            });
+        }
+    }
+    let mut number = vec![0; steps.len()];
+    let mut kept = Vec::new();
+    for (at, step) in steps.iter().enumerate().filter(|(at, _)| needed[*at]) {
+        number[at] = kept.len() as Value;
+        kept.push(step.map_reads(|v| number[usize::from(v)]));
+    }
+    kept
+}
+
+impl Step {
+    /// The same operation on other values.
+    #[must_use]
+    pub fn map_reads(self, mut to: impl FnMut(Value) -> Value) -> Step {
+        match self {
+            Step::Input | Step::Num(_) | Step::Int(_) => self,
+            Step::Add(a, b) => Step::Add(to(a), to(b)),
+            Step::Sub(a, b) => Step::Sub(to(a), to(b)),
+            Step::Mul(a, b) => Step::Mul(to(a), to(b)),
+            Step::Flush(a) => Step::Flush(to(a)),
+            Step::Bits(a) => Step::Bits(to(a)),
+            Step::Float(a) => Step::Float(to(a)),
+            Step::IAdd(a, b) => Step::IAdd(to(a), to(b)),
+            Step::ISub(a, b) => Step::ISub(to(a), to(b)),
+            Step::And(a, b) => Step::And(to(a), to(b)),
+            Step::Or(a, b) => Step::Or(to(a), to(b)),
+            Step::Xor(a, b) => Step::Xor(to(a), to(b)),
+            Step::Shl(a, n) => Step::Shl(to(a), n),
+            Step::Shr(a, n) => Step::Shr(to(a), n),
+            Step::Lt(a, b) => Step::Lt(to(a), to(b)),
+            Step::ILt(a, b) => Step::ILt(to(a), to(b)),
+            Step::Select(m, yes, no) => Step::Select(to(m), to(yes), to(no)),
+        }
     }
 }
 

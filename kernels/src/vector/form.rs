@@ -53,7 +53,7 @@ impl Form {
         Scalar.enter(job)
     }
 
-    /// to[i] = function(from[i]) over the shorter of the two.
+    /// `to[i] = function(from[i])` over the shorter of the two.
     pub fn map(self, function: Function, from: &[f32], to: &mut [f32]) {
         if self == Form::Mirror {
             for (x, y) in from.iter().zip(to) {

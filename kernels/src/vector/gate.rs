@@ -5,6 +5,7 @@ use super::run::{Operand, Run};
 use super::{Form, MICRO, interpret};
 use crate::math::Function;
 use crate::math::exhaustive::borders;
+use std::sync::OnceLock;
 
 /// What became of a form on this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,10 +45,12 @@ pub struct VectorUnit {
 }
 
 impl VectorUnit {
-    /// The fastest form of this device that passes. The mirror always does: it is what the others are held to.
+    /// The fastest form of this device that passes; found once in a process. The mirror always passes: it is what the
+    /// others are held to.
     #[must_use]
     pub fn new() -> Self {
-        Self::up_to(Form::Avx2)
+        static FASTEST: OnceLock<VectorUnit> = OnceLock::new();
+        FASTEST.get_or_init(|| Self::up_to(Form::Avx2)).clone()
     }
 
     /// The same, but no faster form than this one is looked at.
@@ -127,7 +130,7 @@ pub(super) fn check_with(
     interpreter: impl Fn(&Micro, Run<'_, '_>),
     map: impl Fn(Function, &[f32], &mut [f32]),
 ) -> Result<(), String> {
-    let inputs: Vec<f32> = borders().into_iter().filter(|x| !x.is_nan()).collect();
+    let inputs = borders();
     for &function in Function::ALL {
         let mut got = vec![0.0; inputs.len()];
         map(function, &inputs, &mut got);
@@ -138,10 +141,12 @@ pub(super) fn check_with(
         }
     }
     for micro in MICRO {
-        for (case, values) in Values::ALL.into_iter().enumerate() {
-            for width in [1, 7, 8, 31, 32, 33, 64, 127, 128, 129, 300] {
+        for (at, width) in [1, 7, 8, 31, 32, 33, 64, 127, 128, 129, 300].into_iter().enumerate() {
+            // All kinds of values where vectors, lanes and tiles have a rest; one kind in turn elsewhere.
+            let rest = [33, 129].contains(&width);
+            for (case, values) in Values::ALL.into_iter().enumerate().filter(|(case, _)| rest || at % 4 == *case) {
                 let seed = (case * 1000 + width) as u32;
-                let trial = Trial { micro, heads: 3, width, values, seed };
+                let trial = Trial { micro, heads: 2, width, values, seed };
                 if trial.bits(&interpreter) != trial.bits(&|micro, run| interpret(Form::Mirror, micro, run)) {
                     return Err(format!("{} on {values:?} values, width {width}", micro.name));
                 }

@@ -63,7 +63,7 @@ fn one(step: Step, head: usize, values: &[Value], run: &mut Run<'_, '_>) -> Valu
     }
 }
 
-/// Element i goes to lane (first + i) mod 32, ascending; then lane[i] += lane[i + s] for i < s, s = 16, 8, 4, 2, 1.
+/// Element i goes to lane (first + i) mod 32, ascending; then `lane[i] += lane[i + s]` for i < s, s = 16, 8, 4, 2, 1.
 pub(crate) fn sum(elements: &[f32], first: usize) -> f32 {
     let mut lanes = [0.0; LANES];
     for (i, x) in elements.iter().enumerate() {

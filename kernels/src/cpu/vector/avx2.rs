@@ -60,18 +60,19 @@ fn keep(_: Avx2, x: __m256) -> __m256 {
     x
 }
 
-/// Implements [`Ops`] for a holder of the proof, its float operations finished by the named function.
+/// Implements [`Ops`] for a holder of the proof: its float operations finished by the named function, and what it uses
+/// within functions.
 macro_rules! ops {
-    ($holder:ty, $finish:ident) => {
+    ($holder:ty, $finish:ident, $within:ident) => {
         impl Ops for $holder {
             type F = __m256;
             type I = __m256i;
             type M = __m256;
-            type Within = Within;
+            type Within = $within;
 
             #[inline(always)]
-            fn within(self) -> Within {
-                Within(self.proof())
+            fn within(self) -> $within {
+                $within(self.proof())
             }
             #[inline(always)]
             fn num(self, value: f32) -> __m256 {
@@ -149,8 +150,8 @@ macro_rules! ops {
     };
 }
 
-ops!(Avx2, flush);
-ops!(Within, keep);
+ops!(Avx2, flush, Within);
+ops!(Within, keep, Within);
 
 impl Simd for Avx2 {
     const LANES: usize = 8;
@@ -175,5 +176,70 @@ impl Simd for Avx2 {
         }
         // SAFETY: AVX2 as `self` proves.
         unsafe { inner(self, job) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Job, Map};
+    use super::*;
+    use crate::math::Function;
+    use crate::math::exhaustive::{ALL_INPUTS, digest_of};
+    use std::ops::Range;
+
+    /// AVX2 with `r` after every operation, inside functions too.
+    #[derive(Clone, Copy)]
+    struct Strict(Avx2);
+
+    impl Strict {
+        fn proof(self) -> Avx2 {
+            self.0
+        }
+    }
+
+    ops!(Strict, flush, Strict);
+
+    impl Simd for Strict {
+        const LANES: usize = Avx2::LANES;
+
+        #[inline(always)]
+        fn load(self, from: &[f32]) -> __m256 {
+            self.0.load(from)
+        }
+        #[inline(always)]
+        fn store(self, x: __m256, to: &mut [f32]) {
+            self.0.store(x, to);
+        }
+        fn enter<J: Job>(self, job: J) -> J::Output {
+            #[target_feature(enable = "avx2")]
+            fn inner<J: Job>(o: Strict, job: J) -> J::Output {
+                job.run(o)
+            }
+            // SAFETY: AVX2 as `self` proves.
+            unsafe { inner(self, job) }
+        }
+    }
+
+    fn compare(range: Range<u64>, threads: usize) {
+        let Some(avx2) = Avx2::detect() else { return };
+        for &function in Function::ALL {
+            let fast = digest_of(range.clone(), threads, |from, to| avx2.enter(Map { function, from, to }));
+            let strict = digest_of(range.clone(), threads, |from, to| Strict(avx2).enter(Map { function, from, to }));
+            assert_eq!(fast, strict, "{}", function.name());
+        }
+    }
+
+    #[test]
+    fn leaving_r_out_changes_nothing() {
+        // Around 2^-120, 1 and the ends of the exponential, both signs.
+        for start in [0x0370_0000u64, 0x3f7f_0000, 0x42a6_0000, 0x8370_0000, 0xbf7f_0000, 0xc2ae_0000] {
+            compare(start..start + 0x2_0000, 1);
+        }
+    }
+
+    #[test]
+    #[ignore = "2^32 inputs of each function, twice, take minutes"]
+    fn leaving_r_out_changes_nothing_anywhere() {
+        compare(ALL_INPUTS, std::thread::available_parallelism().map_or(1, usize::from));
     }
 }

@@ -291,7 +291,7 @@ fn reduce<O: Simd>(o: O, from: &[f32], lanes: &mut [f32; LANES], largest: bool) 
     }
 }
 
-/// lane[i] += lane[i + s] for i < s, s = 16, 8, 4, 2, 1.
+/// `lane[i] += lane[i + s]` for i < s, s = 16, 8, 4, 2, 1.
 #[inline(always)]
 fn tree(lanes: &mut [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
