@@ -71,7 +71,10 @@ pub struct Setup<'a> {
 
 impl std::fmt::Debug for Setup<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup").field("model", &self.model.name).field("capacity", &self.capacity).finish_non_exhaustive()
+        f.debug_struct("Setup")
+            .field("model", &self.model.name)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
     }
 }
 

@@ -5,13 +5,8 @@ use crate::support::root;
 use std::path::{Path, PathBuf};
 
 /// A room, and the rooms that it may depend on.
-const ROOMS: [(&str, &[&str]); 5] = [
-    ("ir", &[]),
-    ("kernels", &[]),
-    ("lowering", &["ir"]),
-    ("engine", &["ir", "kernels"]),
-    ("twin", &["ir"]),
-];
+const ROOMS: [(&str, &[&str]); 5] =
+    [("ir", &[]), ("kernels", &[]), ("lowering", &["ir"]), ("engine", &["ir", "kernels"]), ("twin", &["ir"])];
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -46,7 +41,12 @@ fn library(room: &str) -> Vec<(PathBuf, String)> {
         path.components().any(|c| c.as_os_str().to_str().is_some_and(is))
     };
     let files = sources(&root().join(room).join("src")).into_iter().filter(|p| !test(p));
-    files.map(|path| { let code = code(&path); (path, code) }).collect()
+    files
+        .map(|path| {
+            let code = code(&path);
+            (path, code)
+        })
+        .collect()
 }
 
 /// Rooms that a manifest names among its dependencies for building (not for tests).
@@ -94,8 +94,18 @@ fn sources_use_the_rooms_that_they_may() {
 #[test]
 fn rooms_below_the_product_do_no_input_or_output() {
     const FORBIDDEN: [&str; 12] = [
-        "std::fs", "std::net", "std::env", "std::process", "std::io", "println!", "eprintln!", "print!(", "eprint!(",
-        "File::open", "memmap2", "Instant::now",
+        "std::fs",
+        "std::net",
+        "std::env",
+        "std::process",
+        "std::io",
+        "println!",
+        "eprintln!",
+        "print!(",
+        "eprint!(",
+        "File::open",
+        "memmap2",
+        "Instant::now",
     ];
     for (room, _) in ROOMS {
         for (path, code) in library(room) {
@@ -112,10 +122,14 @@ fn rooms_below_the_product_do_no_input_or_output() {
 fn family_names_appear_under_arch_alone() {
     const FAMILIES: [&str; 8] = ["llama", "mistral", "qwen", "gpt2", "gemma", "phi3", "phi-3", "deepseek"];
     let arch = root().join("src/checkpoint/arch");
-    let files = ROOMS.iter().flat_map(|(room, _)| library(room)).chain(
-        sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) }),
-    );
-    for (path, code) in files.filter(|(path, _)| !path.starts_with(&arch) && *path != root().join("src/checkpoint/arch.rs")) {
+    let files =
+        ROOMS.iter().flat_map(|(room, _)| library(room)).chain(sources(&root().join("src")).into_iter().map(|path| {
+            let code = code(&path);
+            (path, code)
+        }));
+    for (path, code) in
+        files.filter(|(path, _)| !path.starts_with(&arch) && *path != root().join("src/checkpoint/arch.rs"))
+    {
         for line in code.lines() {
             let lower = line.to_lowercase();
             for family in FAMILIES {
@@ -144,12 +158,17 @@ fn nothing_reads_the_family_past_the_spec() {
 fn the_oracle_imports_nothing_of_the_path_it_judges() {
     let path_modules = ["author", "lift", "fuse", "blocks", "rules"];
     let lowering = root().join("lowering/src");
-    let (oracle, path): (Vec<_>, Vec<_>) =
-        library("lowering").into_iter().partition(|(p, _)| p.starts_with(lowering.join("hand")) || p.ends_with("hand.rs"));
+    let (oracle, path): (Vec<_>, Vec<_>) = library("lowering")
+        .into_iter()
+        .partition(|(p, _)| p.starts_with(lowering.join("hand")) || p.ends_with("hand.rs"));
     assert!(!oracle.is_empty() && path.len() > 5);
     for (file, code) in oracle {
         for word in words(&code) {
-            assert!(!matches!(word, "crate" | "StepGraph" | "lower_graph" | "graph"), "{}: names {word}", file.display());
+            assert!(
+                !matches!(word, "crate" | "StepGraph" | "lower_graph" | "graph"),
+                "{}: names {word}",
+                file.display()
+            );
         }
         for module in path_modules {
             for used in [format!("{module}::"), format!("crate::{module}"), format!("super::{module}")] {
@@ -186,7 +205,10 @@ const COMMANDS: [(&str, &str); 6] = [
 
 #[test]
 fn the_product_runs_verified_programs_alone() {
-    let files = sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) });
+    let files = sources(&root().join("src")).into_iter().map(|path| {
+        let code = code(&path);
+        (path, code)
+    });
     for (path, code) in files.chain(library("engine")).filter(|(path, _)| !path.ends_with("sequencer.rs")) {
         assert!(!code.contains("Sequencer::unverified"), "{}: calls Sequencer::unverified", path.display());
     }
@@ -194,7 +216,10 @@ fn the_product_runs_verified_programs_alone() {
 
 #[test]
 fn there_is_one_forward_pass() {
-    let product = sources(&root().join("src")).into_iter().map(|path| { let code = code(&path); (path, code) });
+    let product = sources(&root().join("src")).into_iter().map(|path| {
+        let code = code(&path);
+        (path, code)
+    });
     let rooms = ["engine", "kernels", "lowering", "twin"].into_iter().flat_map(library);
     for (path, code) in rooms.chain(product) {
         // The command line's own enum of subcommands, and child processes, have the same name.
@@ -202,13 +227,20 @@ fn there_is_one_forward_pass() {
             continue;
         }
         let place = path.strip_prefix(root()).unwrap().to_str().unwrap();
-        let allowed = COMMANDS.iter().any(|(file, _)| place.strip_prefix(file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.'])));
+        let allowed = COMMANDS.iter().any(|(file, _)| {
+            place.strip_prefix(file).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.']))
+        });
         assert!(allowed, "{place} looks at kinds of commands");
     }
     // And of these only the sequencer looks at all of them: the others pick a kind or two.
     for (path, code) in library("engine") {
         let kinds = code.matches("Command::").count();
-        assert_eq!(kinds >= 19, path.ends_with("sequencer.rs"), "{}: {kinds} mentions of kinds of commands", path.display());
+        assert_eq!(
+            kinds >= 19,
+            path.ends_with("sequencer.rs"),
+            "{}: {kinds} mentions of kinds of commands",
+            path.display()
+        );
     }
 }
 
@@ -269,7 +301,8 @@ fn every_dependency_is_used_and_has_its_reason_written_down() {
         for name in crates(&manifest) {
             assert!(document.contains(&format!("`{name}`")), "docs/dependencies.md says nothing of {name}");
             let ident = name.replace('-', "_");
-            let used = all.iter().any(|code| code.contains(&format!("{ident}::")) || code.contains(&format!("use {ident}")));
+            let used =
+                all.iter().any(|code| code.contains(&format!("{ident}::")) || code.contains(&format!("use {ident}")));
             assert!(used, "{room}/Cargo.toml names {name}, which nothing there uses");
             named.insert(name);
         }
@@ -289,7 +322,10 @@ fn crates(manifest: &str) -> Vec<String> {
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
             section = line;
-        } else if section.ends_with("dependencies]") && !section.contains("workspace") && line.contains("workspace = true") {
+        } else if section.ends_with("dependencies]")
+            && !section.contains("workspace")
+            && line.contains("workspace = true")
+        {
             let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
             if !name.starts_with("wordline") {
                 found.push(name.to_owned());

@@ -41,7 +41,11 @@ fn words_do_not_depend_on_the_context() {
         let at = |ctx| lower(&spec, &Numerics::default(), ctx).unwrap_or_else(|e| panic!("{name}: {e}"));
         let (short, long) = (at(16), at(131_072));
         assert_eq!(short.program.words().unwrap(), long.program.words().unwrap(), "{name}");
-        assert_eq!((short.cut.ctx, long.program.identity.cut.ctx), (16, 131_072), "{name}: the identity records the cut");
+        assert_eq!(
+            (short.cut.ctx, long.program.identity.cut.ctx),
+            (16, 131_072),
+            "{name}: the identity records the cut"
+        );
     }
 }
 

@@ -89,7 +89,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:40} {pos}/{len} ids, {eta} left").unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template("{bar:40} {pos}/{len} ids, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 fn text(model: &Model, args: &Args) -> Result<String, Failure> {

@@ -174,7 +174,8 @@ impl Watch for Shown {
             return;
         }
         let bar = self.0.get_or_init(|| {
-            let style = ProgressStyle::with_template("building the weight image {bar:30} {bytes}/{total_bytes}, {eta} left");
+            let style =
+                ProgressStyle::with_template("building the weight image {bar:30} {bytes}/{total_bytes}, {eta} left");
             ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
         });
         bar.set_position(done as u64);

@@ -71,7 +71,10 @@ pub fn main() -> ExitCode {
             return;
         }
         let place = panic.location().map(|l| format!("{}:{}: ", l.file(), l.line())).unwrap_or_default();
-        let what = panic.payload_as_str().unwrap_or("a panic without a message");
+        let payload = panic.payload();
+        let text =
+            payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let what = text.unwrap_or("a panic without a message");
         out::note(format_args!("internal fault: {}", Failure::fault(format!("{place}{what}"))));
     }));
     guarded(|| dispatch(command))

@@ -18,8 +18,10 @@ use wordline_lowering::lower;
 refused!(VerifyError);
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Exit codes: 0 the reference engine agrees in logits, greedy ids and token ids, 1 it does not, \
-                        2 refused.")]
+#[command(
+    after_help = "Exit codes: 0 the reference engine agrees in logits, greedy ids and token ids, 1 it does not, \
+                        2 refused."
+)]
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArg,
@@ -70,7 +72,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let found = verify(&golden, &mut reference, int8.as_mut())?;
     int8.iter_mut().for_each(show_notices);
     let report = Report { model: &args.model.model, reference: found.reference, int8: found.int8, tokenizer };
-    if args.json.json { out::json(&report)? } else { print(&report)? }
+    if args.json.json {
+        out::json(&report)?
+    } else {
+        print(&report)?
+    }
     let texts = report.tokenizer.as_ref().is_none_or(|t| t.ok);
     if report.reference.ok && report.reference.greedy_equal && texts { Ok(()) } else { Err(Failure::check()) }
 }
@@ -87,7 +93,9 @@ fn golden(model: &Model, path: Option<&Path>) -> Result<Golden, Failure> {
         None => {
             let label = model.label(GOLDEN);
             let Some(json) = model.file(GOLDEN)? else {
-                return Err(Failure::refused(format!("{label}: not there")).hint("name golden values with --golden FILE"));
+                return Err(
+                    Failure::refused(format!("{label}: not there")).hint("name golden values with --golden FILE")
+                );
             };
             let logits = || match model.file(LOGITS) {
                 Ok(Some(bytes)) => Ok(bytes),
@@ -111,7 +119,8 @@ fn check_inputs(model: &Model, golden: &Golden) -> Result<(), Failure> {
         let file = model.checkpoint.folder.map(name).map_err(|e| Failure::refused(chain(&e)))?;
         let found = hex(&Sha256::digest(file.bytes()));
         if found != *expected {
-            let what = format!("{}: not the file that the golden values were made from (SHA-256 {found})", model.label(name));
+            let what =
+                format!("{}: not the file that the golden values were made from (SHA-256 {found})", model.label(name));
             return Err(Failure::refused(what).hint("verify the checkpoint with its own golden values"));
         }
     }
@@ -142,14 +151,21 @@ fn print(report: &Report<'_>) -> Result<(), Failure> {
     });
     out::line(format_args!(
         "{model}: reference {}: max |difference| {:.2e} of {:.1e} allowed, {} logits at {} positions{place}",
-        verdict(reference.ok), reference.max_abs, reference.atol, reference.compared, reference.positions
+        verdict(reference.ok),
+        reference.max_abs,
+        reference.atol,
+        reference.compared,
+        reference.positions
     ))?;
     match reference.greedy_difference {
         None => out::line(format_args!("{model}: greedy continuation ok"))?,
         Some(d) => {
             let found = d.found.map_or_else(|| "none".to_owned(), |id| id.to_string());
             let place = format!("prompt {}, token {}", d.case, d.index);
-            out::line(format_args!("{model}: greedy continuation FAILED: {place}: golden {}, found {found}", d.golden))?;
+            out::line(format_args!(
+                "{model}: greedy continuation FAILED: {place}: golden {}, found {found}",
+                d.golden
+            ))?;
         }
     }
     if let Some(texts) = tokenizer {
@@ -158,7 +174,9 @@ fn print(report: &Report<'_>) -> Result<(), Failure> {
     }
     if let Some(int8) = int8 {
         let (kl, top1, n) = (int8.kl, 100.0 * int8.top1, int8.positions);
-        out::line(format_args!("{model}: int8 against reference: KL {kl:.3e} nats, top-1 {top1:.2} % of {n} positions"))?;
+        out::line(format_args!(
+            "{model}: int8 against reference: KL {kl:.3e} nats, top-1 {top1:.2} % of {n} positions"
+        ))?;
     }
     Ok(())
 }

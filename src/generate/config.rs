@@ -46,19 +46,41 @@ pub enum GenerationConfigError {
 
 /// Keys that say nothing about the text: bookkeeping, or facts that the model's own config settles.
 const INERT: &[&str] = &[
-    "_from_model_config", "bos_token_id", "decoder_start_token_id", "max_length", "output_attentions",
-    "output_hidden_states", "output_scores", "pad_token_id", "return_dict_in_generate", "transformers_version",
-    "use_cache", "cache_implementation", "remove_invalid_values", "trust_remote_code", "chat_format",
+    "_from_model_config",
+    "bos_token_id",
+    "decoder_start_token_id",
+    "max_length",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "return_dict_in_generate",
+    "transformers_version",
+    "use_cache",
+    "cache_implementation",
+    "remove_invalid_values",
+    "trust_remote_code",
+    "chat_format",
 ];
 
 /// Keys whose listed value asks for nothing.
 fn neutral(key: &str, value: &Value) -> bool {
     let number = value.as_f64();
     match key {
-        "num_beams" | "num_beam_groups" | "num_return_sequences" | "length_penalty" | "typical_p"
+        "num_beams"
+        | "num_beam_groups"
+        | "num_return_sequences"
+        | "length_penalty"
+        | "typical_p"
         | "encoder_repetition_penalty" => number == Some(1.0),
-        "no_repeat_ngram_size" | "encoder_no_repeat_ngram_size" | "min_length" | "min_new_tokens" | "penalty_alpha"
-        | "epsilon_cutoff" | "eta_cutoff" | "diversity_penalty" => number == Some(0.0),
+        "no_repeat_ngram_size"
+        | "encoder_no_repeat_ngram_size"
+        | "min_length"
+        | "min_new_tokens"
+        | "penalty_alpha"
+        | "epsilon_cutoff"
+        | "eta_cutoff"
+        | "diversity_penalty" => number == Some(0.0),
         "early_stopping" | "renormalize_logits" => value == &Value::Bool(false),
         _ => false,
     }
@@ -71,7 +93,9 @@ impl GenerationConfig {
     /// It is no JSON object, or a known key holds a value of the wrong type or range.
     pub fn parse(text: &str) -> Result<Self, GenerationConfigError> {
         let value: Value = serde_json::from_str(text).map_err(|e| GenerationConfigError::Json(e.to_string()))?;
-        let Value::Object(map) = value else { return Err(GenerationConfigError::Json("it holds another value".into())) };
+        let Value::Object(map) = value else {
+            return Err(GenerationConfigError::Json("it holds another value".into()));
+        };
         let mut config = Self {
             do_sample: take(&map, "do_sample", "true or false", Value::as_bool)?,
             repetition_penalty: take(&map, "repetition_penalty", "a number", single)?,
@@ -84,7 +108,14 @@ impl GenerationConfig {
             unapplied: Vec::new(),
         };
         const APPLIED: &[&str] = &[
-            "do_sample", "repetition_penalty", "temperature", "top_k", "top_p", "min_p", "eos_token_id", "max_new_tokens",
+            "do_sample",
+            "repetition_penalty",
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "eos_token_id",
+            "max_new_tokens",
         ];
         config.unapplied = map
             .iter()

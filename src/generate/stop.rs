@@ -32,7 +32,8 @@ impl StopStrings {
     /// Take more text. The earliest stop string wins; of two that start at one place, the one that ends first.
     pub fn push(&mut self, text: &str) -> Passed {
         self.held.push_str(text);
-        let met = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at, stop.len(), stop))).min();
+        let met =
+            self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at, stop.len(), stop))).min();
         if let Some((at, _, stop)) = met {
             let stop = stop.clone();
             let mut text = std::mem::take(&mut self.held);

@@ -1,4 +1,4 @@
-//! Checkpoints of 80 layers by their config and header, large and small; what stands for their weights is a hole.
+//! Checkpoints of 80 layers by their config and header; what stands for their weights is a hole.
 
 use serde_json::{Value, json};
 use std::fs::File;
@@ -8,17 +8,15 @@ use wordline::checkpoint::CONFIG_FILE;
 
 /// Sizes of a dense model with separate projections.
 pub(crate) struct Sizes {
-    hidden: usize,
-    inter: usize,
-    vocab: usize,
-    heads: usize,
-    kv_heads: usize,
+    pub(crate) hidden: usize,
+    pub(crate) inter: usize,
+    pub(crate) vocab: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
 }
 
 pub(crate) const LAYERS: usize = 80;
 pub(crate) const LARGE: Sizes = Sizes { hidden: 8192, inter: 28672, vocab: 128_256, heads: 64, kv_heads: 8 };
-/// As many tensors, each small.
-pub(crate) const TWIN: Sizes = Sizes { hidden: 64, inter: 96, vocab: 128, heads: 4, kv_heads: 2 };
 
 impl Sizes {
     /// config.json.
@@ -70,16 +68,16 @@ impl Sizes {
     }
 
     /// A checkpoint whose weights are a hole in the file, but for the head's first bytes.
-    pub(crate) fn write(&self, folder: &Path) {
-        std::fs::write(folder.join(CONFIG_FILE), self.config().to_string()).unwrap();
+    pub(crate) fn write(&self, folder: &Path) -> std::io::Result<()> {
+        std::fs::write(folder.join(CONFIG_FILE), self.config().to_string())?;
         let (json, data) = self.header();
-        let mut file = File::create(folder.join("model.safetensors")).unwrap();
+        let mut file = File::create(folder.join("model.safetensors"))?;
         let start = 8 + json.len() as u64;
-        file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
-        file.write_all(&json).unwrap();
-        file.set_len(start + data).unwrap();
+        file.write_all(&(json.len() as u64).to_le_bytes())?;
+        file.write_all(&json)?;
+        file.set_len(start + data)?;
         // The one pair of tensors that opening compares, embedding and head, as far as they agree.
-        file.seek(SeekFrom::Start(start + data - 2 * (self.vocab * self.hidden) as u64)).unwrap();
-        file.write_all(&1.0_f32.to_le_bytes()).unwrap();
+        file.seek(SeekFrom::Start(start + data - 2 * (self.vocab * self.hidden) as u64))?;
+        file.write_all(&1.0_f32.to_le_bytes())
     }
 }

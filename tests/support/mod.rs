@@ -88,7 +88,9 @@ pub(crate) fn int8(model: &Model, program: &Program, capacity: Capacity, threads
 
 /// The int8 engine of a fixture on the scalar mirrors.
 pub(crate) fn mirror(model: &Model, program: &Program, capacity: Capacity) -> EngineModel {
-    setup(model, program, capacity, 1).int8_on(Kernels::mirror().unwrap()).unwrap_or_else(|e| panic!("{}: {e}", model.name))
+    setup(model, program, capacity, 1)
+        .int8_on(Kernels::mirror().unwrap())
+        .unwrap_or_else(|e| panic!("{}: {e}", model.name))
 }
 
 /// The reference engine of a fixture.
