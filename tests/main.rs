@@ -1,5 +1,7 @@
 //! The one integration binary: suites over whole checkpoints and over the program as people call it.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
 mod accuracy;
 mod arrows;
 mod bad_input;
