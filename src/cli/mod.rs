@@ -126,9 +126,11 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    type Work = fn() -> Result<(), Failure>;
+
     #[test]
     fn every_ending_has_its_exit_code() {
-        let endings: [(fn() -> Result<(), Failure>, u8); 7] = [
+        let endings: [(Work, u8); 7] = [
             (|| Ok(()), 0),
             (|| Err(Failure::check()), 1),
             (|| Err(Failure::refused("no such model")), 2),
