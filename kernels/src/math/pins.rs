@@ -30,70 +30,70 @@ pub const PINS: &[Pin] = &[
     Pin {
         function: Function::Exp,
         worst_ulp: 0.982,
-        at: 0xc2a2ca22, // -8.139479e1
+        at: 0xc2a2_ca22, // -8.139479e1
         sha256: "932521040b9400450d97c034aaa8b84cafaaf00448b4d2c043bb59f96e7275c6",
         sample_sha256: "28cdf271fc065accff3a3c0f1eab285ae5aa59e7cec93bd956d75a8d2654a3f1",
     },
     Pin {
         function: Function::Sigmoid,
         worst_ulp: 1.0291,
-        at: 0xc0baeeee, // -5.841666e0
+        at: 0xc0ba_eeee, // -5.841666e0
         sha256: "d9862c0ea4e8b46cedb7e90b0508edce6990ba9b711c6f8339f3d1b5c4013d48",
         sample_sha256: "9d19f3dfd5c2a267404373104cf88fa2b19f36d94dbafc0bce98878f9f2ed5ee",
     },
     Pin {
         function: Function::Silu,
         worst_ulp: 1.7252,
-        at: 0xc240fa65, // -4.8244526e1
+        at: 0xc240_fa65, // -4.8244526e1
         sha256: "7026dddba7035458e68743caaa2510086c83e5e6861805c339fcd0403625edb3",
         sample_sha256: "e48883b1fd31c3a9e1856279b382c1a8be5f6c26fc4bf4e0a76a71f9a8222daa",
     },
     Pin {
         function: Function::GeluTanh,
         worst_ulp: 1.7866,
-        at: 0xc0305b27, // -2.7555635e0
+        at: 0xc030_5b27, // -2.7555635e0
         sha256: "92b472a22ececce2b5a98198b933f0f30a389cac0b989c6593d62b945b3cb6bb",
         sample_sha256: "35f30c53eebd00c4fc0b97fb99ee60ed1d7fa208bfc4d1e7f7e291e7b38331b2",
     },
     Pin {
         function: Function::GeluErf,
         worst_ulp: 4.2465,
-        at: 0x3b7b9ab6, // 3.8391775e-3
+        at: 0x3b7b_9ab6, // 3.8391775e-3
         sha256: "6288fbc8853c725bf72462990d27ca18317361a6c84daab39441a9a03e548074",
         sample_sha256: "34643968eebb5c13bb9815979f37b611ff16bfcffe833d98f204511616c52668",
     },
     Pin {
         function: Function::Softplus,
         worst_ulp: 2.3847,
-        at: 0x3ceebed0, // 2.914372e-2
+        at: 0x3cee_bed0, // 2.914372e-2
         sha256: "e55c7e74146e375a1b4cfff77716f28466b79c289b031627dd338da4d6b830f6",
         sample_sha256: "85aea4de5757f8524751f89e049637fd6743ae2a565e545c4f1233c57ee33593",
     },
     Pin {
         function: Function::Recip,
         worst_ulp: 0.5041,
-        at: 0x03bfb9d4, // 1.1268635e-36
+        at: 0x03bf_b9d4, // 1.1268635e-36
         sha256: "561e27275b4c7031f5cf9384e8048cf17b57da99728bbb5a4bba01b90f80846d",
         sample_sha256: "40eda844ed3e992e04b14f4c63916ca3b191c3ffdef907408b6fc3ad7df859e7",
     },
     Pin {
         function: Function::Rsqrt,
         worst_ulp: 0.5051,
-        at: 0x04292c63, // 1.9886236e-36
+        at: 0x0429_2c63, // 1.9886236e-36
         sha256: "1dc192fc3a52563fb43724b2ed9cc0f791b08e41545f9bebdc93187bc1f735b2",
         sample_sha256: "0510322d55522ddc0b98efdd22b39d31aabcc8bd211b37af38f5d9b110033a26",
     },
     Pin {
         function: Function::Tanh,
         worst_ulp: 0.9039,
-        at: 0x3f04e180, // 5.1906586e-1
+        at: 0x3f04_e180, // 5.1906586e-1
         sha256: "8c96e734d8f194149a349e810f624f6be86d2be7e7a1a34109b36bc11a27c781",
         sample_sha256: "fb318099befff4d11ac8a6ad0b967a01d0f38738b5e8826a41b0daafd51fb94f",
     },
     Pin {
         function: Function::Relu,
         worst_ulp: 0.0,
-        at: 0x00000000, // 0e0
+        at: 0x0000_0000, // 0e0
         sha256: "223748997d183fdc469a56be087f2616ed976d0d7212f00eeb34d2397c6db7fa",
         sample_sha256: "38fd952a4b57adc5f70ce7d69a6f8b2f908c9ab1dc221506702b16fc98999e33",
     },
