@@ -70,12 +70,16 @@ impl Case {
     }
 
     fn run(&self, units: &Units, lanes: Lanes, bias: bool) -> Vec<u32> {
-        let (rows, tokens) = (self.layout.rows(), self.acts.rows());
-        let mut y = vec![f32::NAN; tokens * rows];
-        let mut out = OutTiles::new(&mut y, &self.layout, tokens, 0, rows).unwrap();
-        self.call(lanes, bias).run(units, &mut out).unwrap();
-        bits(&y)
+        product(units, &self.layout, self.acts.rows(), self.call(lanes, bias))
     }
+}
+
+/// Bits of a product, [tokens, rows].
+fn product(units: &Units, layout: &MatrixLayout, tokens: usize, call: Matvec<'_>) -> Vec<u32> {
+    let mut y = vec![f32::NAN; tokens * layout.rows()];
+    let mut out = OutTiles::new(&mut y, layout, tokens, 0, layout.rows()).unwrap();
+    call.run(units, &mut out).unwrap();
+    bits(&y)
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -110,6 +114,42 @@ fn every_form_gives_the_mirrors_bits_for_every_small_shape() {
         }
     }
     assert!(rows_seen[1..].iter().all(|n| *n >= 6) && tokens_seen[1..].iter().all(|n| *n >= 40));
+}
+
+/// An output depends on its own row of the matrix and its own token-row, so the mirror's product of the largest shape
+/// holds those of all smaller ones, and every K, row count and T can be met together.
+#[test]
+fn every_form_gives_the_mirrors_bits_for_every_k_row_count_and_t() {
+    const ROWS: usize = 70;
+    const TOKENS: usize = 17;
+    let all = all_units();
+    let (mirror, forms) = all.split_last().unwrap();
+    for cols in 1..=300 {
+        let limbs = if cols % 3 == 0 { Limbs::One } else { Limbs::Two };
+        let lanes = Lanes::new(if cols % 4 == 0 { LANES[cols / 4 % 4] } else { 8 }).unwrap();
+        let whole = Case::new(mirror, &mut Seed::new(cols as u64), (cols, ROWS, TOKENS), limbs);
+        let want = whole.run(mirror, lanes, true);
+        for units in forms {
+            let acts = (1..=TOKENS).map(|tokens| {
+                let mut acts = Acts::new();
+                acts.quantise(units, &whole.x[..tokens * cols], cols, tokens, cols, limbs).unwrap();
+                acts
+            });
+            let acts: Vec<Acts> = acts.collect();
+            for rows in 1..=ROWS {
+                let layout = MatrixLayout::new(rows, cols).unwrap();
+                let bytes = pack(&layout, &whole.weights[..rows * cols]);
+                for acts in &acts {
+                    let matrix = Matrix::new(layout, &bytes).unwrap();
+                    let call = Matvec::new(matrix, acts, Some(&whole.bias[..rows]), lanes).unwrap();
+                    let got = product(units, &layout, acts.rows(), call);
+                    let same = got.chunks(rows).zip(want.chunks(ROWS)).all(|(got, want)| got == &want[..rows]);
+                    let form = units.active();
+                    assert!(same, "{form}: {rows}x{cols}, {} rows, {limbs:?}, {lanes:?}", acts.rows());
+                }
+            }
+        }
+    }
 }
 
 /// Quantises and multiplies by the documentation's words, in i64 and f64.
