@@ -7,7 +7,6 @@ mod image;
 pub(crate) mod programs;
 mod sequences;
 mod sound;
-mod speed;
 
 use crate::image::build_into;
 use crate::team::Team;
