@@ -73,9 +73,27 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.what)?;
+        f.write_str(&shown(&self.what))?;
         self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "\n  hint: {hint}"))
     }
+}
+
+/// Text as a terminal may have it: names out of a file can hold escape sequences, and can be a megabyte long.
+fn shown(text: &str) -> String {
+    const LINE: usize = 2000;
+    let mut out = String::with_capacity(text.len().min(LINE));
+    for (number, line) in text.lines().enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        for c in line.chars().take(LINE) {
+            if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+        }
+        if line.chars().nth(LINE).is_some() {
+            out.push('…');
+        }
+    }
+    out
 }
 
 /// An error and its causes, each once: many messages already hold their cause's text.
@@ -126,6 +144,13 @@ mod tests {
     fn a_cause_is_said_once() {
         assert_eq!(chain(&Outer(true, io::Error::other("inner"))), "outer: inner");
         assert_eq!(chain(&Outer(false, io::Error::other("inner"))), "outer: inner");
+    }
+
+    #[test]
+    fn names_out_of_files_do_not_reach_the_terminal_raw() {
+        let failure = Failure::refused("key '\u{1b}[31mred\t'\nsecond line");
+        assert_eq!(failure.to_string(), "key '\\u{1b}[31mred\\t'\nsecond line");
+        assert_eq!(Failure::refused("é".repeat(5000)).to_string(), "é".repeat(2000) + "…");
     }
 
     #[test]

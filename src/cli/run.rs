@@ -44,8 +44,8 @@ pub(super) struct Args {
     /// Positions that the caches hold [default: what the prompt and the tokens to write need]
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
-    /// Run this program (a file of `lower`, `asm` or an edited text) on the model's weights
-    #[arg(long, value_name = "FILE")]
+    /// Run this program (a file of `lower`, `asm` or an edited text) on the model's weights, at the program's numerics
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["acts", "queries", "probs"])]
     program: Option<PathBuf>,
     /// Do not print the prompt before the text
     #[arg(long)]
@@ -120,20 +120,20 @@ impl SamplingArgs {
         if self.greedy || self.temperature == Some(0.0) {
             return Ok(Sampling::Greedy);
         }
+        let asked = self.temperature.is_some()
+            || self.top_k.is_some()
+            || self.top_p.is_some()
+            || self.min_p.is_some()
+            || self.repetition_penalty.is_some();
+        if !asked && config.do_sample != Some(true) {
+            return config.greedy().map_err(Failure::refused);
+        }
         let mut draw = config.draw();
         draw.temperature = self.temperature.unwrap_or(draw.temperature);
         draw.top_k = self.top_k.unwrap_or(draw.top_k);
         draw.top_p = self.top_p.unwrap_or(draw.top_p);
         draw.min_p = self.min_p.unwrap_or(draw.min_p);
         draw.repetition_penalty = self.repetition_penalty.unwrap_or(draw.repetition_penalty);
-        let asked = self.temperature.is_some()
-            || self.top_k.is_some()
-            || self.top_p.is_some()
-            || self.min_p.is_some()
-            || self.repetition_penalty.is_some();
-        if !asked && config.sampling() == Sampling::Greedy {
-            return Ok(Sampling::Greedy);
-        }
         draw.checked().map(Sampling::Draw).map_err(Failure::refused)
     }
 }
@@ -171,7 +171,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let model = args.model.open()?;
     let config = model.generation()?;
     let sampling = args.sampling.sampling(&config)?;
-    if !config.unapplied.is_empty() && !args.sampling.greedy {
+    if !config.unapplied.is_empty() {
         out::note(format_args!("note: generation settings not applied: {}", config.unapplied.join(", ")));
     }
     let tokenizer = tokenizer(&model, args)?;

@@ -1,6 +1,6 @@
 //! `GenerationConfig`: what a checkpoint's `generation_config.json` asks of whoever writes text with it.
 
-use super::sampler::{Draw, Sampling};
+use super::sampler::{Draw, Sampling, SamplingError};
 use serde_json::{Map, Value};
 
 /// Sampling settings and ending tokens that a checkpoint ships.
@@ -130,10 +130,19 @@ impl GenerationConfig {
         Ok(config)
     }
 
-    /// The sampling that the checkpoint asks for: greedy unless `do_sample` is true, as in the reference framework.
-    #[must_use]
-    pub fn sampling(&self) -> Sampling {
-        if self.do_sample == Some(true) { Sampling::Draw(self.draw()) } else { Sampling::Greedy }
+    /// What the checkpoint asks for unless `do_sample` is true: the largest logit after the repetition penalty, which
+    /// the reference framework applies to greedy text too. Of one candidate, a draw picks the largest.
+    ///
+    /// # Errors
+    /// The penalty is out of its range.
+    pub fn greedy(&self) -> Result<Sampling, SamplingError> {
+        match self.repetition_penalty {
+            None | Some(1.0) => Ok(Sampling::Greedy),
+            Some(repetition_penalty) => {
+                let largest = Draw { repetition_penalty, temperature: 1.0, top_k: 1, top_p: 1.0, min_p: 0.0 };
+                largest.checked().map(Sampling::Draw)
+            }
+        }
     }
 
     /// The checkpoint's settings of a draw, with the reference framework's values where it gives none.
@@ -195,7 +204,8 @@ mod tests {
         )
         .unwrap();
         let draw = Draw { repetition_penalty: 1.0, temperature: 0.8, top_k: 50, top_p: 0.95, min_p: 0.0 };
-        assert_eq!(config.sampling(), Sampling::Draw(draw));
+        assert_eq!(config.do_sample, Some(true));
+        assert_eq!(config.draw(), draw);
         assert_eq!(config.eos, [0, 7]);
         assert!(config.unapplied.is_empty(), "{:?}", config.unapplied);
     }
@@ -203,7 +213,7 @@ mod tests {
     #[test]
     fn without_do_sample_the_largest_logit_is_taken() {
         let config = GenerationConfig::parse(r#"{"temperature": 0.8, "eos_token_id": 2}"#).unwrap();
-        assert_eq!(config.sampling(), Sampling::Greedy);
+        assert_eq!(config.greedy(), Ok(Sampling::Greedy));
         assert_eq!(config.eos, [2]);
     }
 
@@ -226,5 +236,16 @@ mod tests {
             let error = GenerationConfig::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_repetition_penalty_holds_for_greedy_text_too() {
+        let config = GenerationConfig::parse(r#"{"repetition_penalty": 2.0}"#).unwrap();
+        let mut sampler = crate::generate::sampler::Sampler::new(config.greedy().unwrap(), 0);
+        // Token 1 leads until it has been seen: then 4 / 2 falls behind 3, and -1 * 2 would as well.
+        assert_eq!(sampler.pick(&[3.0, 4.0, -1.0], &[]), Some(1));
+        assert_eq!(sampler.pick(&[3.0, 4.0, -1.0], &[1]), Some(0));
+        assert_eq!(sampler.pick(&[-3.0, -1.0, -1.5], &[1]), Some(2));
+        assert!(GenerationConfig::parse(r#"{"repetition_penalty": 0.0}"#).unwrap().greedy().is_err());
     }
 }
