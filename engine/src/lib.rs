@@ -40,7 +40,7 @@ pub mod units;
 
 pub use image::{Image, ImageError, ImageLayout};
 pub use int8::Kernels;
-pub use model::{EngineModel, Logits, ModelError, Row, SeqId, StepError};
+pub use model::{Clock, CommandTime, EngineModel, Logits, ModelError, Row, SeqId, StepError};
 pub use reference::Linear;
 pub use sequencer::{Sequencer, WordsError};
 pub use source::{MemorySource, SourceError, WeightSource};

@@ -18,7 +18,7 @@ pub use cache::{Cache, CacheError, CacheLayout};
 
 use crate::cpu::attend::Job;
 use crate::cpu::matvec::{ArrayForm, GROUP};
-use crate::format::{Cause, Lanes, Limbs};
+use crate::format::{BLOCK, Cause, Lanes, Limbs};
 use crate::gate::Units;
 use crate::matvec::{Acts, TILE_ROWS};
 use crate::vector::VectorUnit;
@@ -109,6 +109,13 @@ impl Attend {
     pub fn view(&self, position: usize) -> Range<usize> {
         let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
         first..position + 1
+    }
+
+    /// Bytes of the cache's pages that a row at `position` reads, all heads.
+    #[must_use]
+    pub fn bytes_read(&self, layout: &CacheLayout, position: usize) -> usize {
+        let view = self.view(position);
+        (view.end.div_ceil(BLOCK) - view.start / BLOCK) * layout.page_bytes()
     }
 
     /// Attention of the query heads that share key head `kv_head`, for one row at `position`; `q` is `[heads, head_dim]`,

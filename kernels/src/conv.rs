@@ -82,6 +82,13 @@ impl Ring {
         old.chunks_exact(self.channels.max(1)).chain(young.chunks_exact(self.channels.max(1)))
     }
 
+    /// Bytes that a row moves: the past inputs read, its own written.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        let own = if self.past.is_empty() { 0 } else { self.channels };
+        (self.past.len() + own) * size_of::<f32>()
+    }
+
     /// Takes a row's input in, over the oldest one.
     fn push(&mut self, x: &[f32]) {
         let rows = self.past.len() / self.channels.max(1);

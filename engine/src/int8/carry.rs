@@ -19,6 +19,7 @@ impl Int8Units {
             };
             let value = &qkv[values..values + op.kv_heads * op.v_dim];
             cache.append(&qkv[keys..values], value).map_err(|e| UnitError::value(op.qkv, index, &e))?;
+            self.counters.cache_bytes += cache.layout().position_bytes() as u64;
         }
         Ok(())
     }
@@ -28,7 +29,7 @@ impl Int8Units {
         let (width, out_width) = (self.at.store.width(op.qkv), self.at.store.width(op.out));
         let Formats { queries, probs, lanes, .. } = self.formats;
         let attend = Attend { window: op.window, cap: op.cap, queries, probs, lanes };
-        let Self { at, kernels, states, team, scratch, audit, .. } = self;
+        let Self { at, kernels, states, team, scratch, audit, counters, .. } = self;
         let ([qkv], out) = at.store.split([op.qkv], op.out);
         // A part is query heads of one row that share a key head: all of them, or fewer where threads would idle.
         let group = op.heads / op.kv_heads;
@@ -40,6 +41,11 @@ impl Int8Units {
         let v_dim = out_width / op.heads;
         let seen: usize = at.rows.iter().map(|row| attend.view(row.position).len()).sum();
         let (rows, states) = (&at.rows, &*states);
+        let read = |row: &StepRow| {
+            let cache = states.get(row.sequence).layers[op.layer].cache.as_ref();
+            cache.map_or(0, |cache| attend.bytes_read(cache.layout(), row.position))
+        };
+        counters.cache_bytes += rows.iter().map(read).sum::<usize>() as u64;
         audit.run(&kernels.array, |audit| {
             let (error, wrong) = (FirstError::default(), Mutex::new(None));
             team.run_with(2 * seen * out_width, groups * pieces, scratch, &|scratch, part| {
@@ -80,6 +86,7 @@ impl Int8Units {
                 return Err(UnitError::value(op.x, index, &"the layer has no ring"));
             };
             self.kernels.vector.conv(weights, ring, x, out);
+            self.counters.state_bytes += ring.row_bytes() as u64;
         }
         Ok(())
     }
@@ -104,6 +111,8 @@ impl Int8Units {
                 }
             }
         }
+        let memory = rows.len() * op.value_heads * op.key_dim * op.value_dim * size_of::<f32>();
+        self.counters.state_bytes += 2 * memory as u64;
         let work = ELEMENT * rows.len() * op.value_heads * op.key_dim * op.value_dim;
         self.team.chunks(work, &mut heads, 1, &|head, memories| {
             for (sequence, memory) in memories.iter_mut().flatten() {

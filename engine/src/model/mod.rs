@@ -1,8 +1,10 @@
 //! `EngineModel`: a verified program on its units, and the sequences it advances.
 
 mod error;
+mod times;
 
 pub use error::{ModelError, StepError};
+pub use times::{Clock, CommandTime};
 
 use crate::image::Image;
 use crate::int8::{Int8Units, Kernels};
@@ -13,6 +15,7 @@ use crate::state::Capacity;
 use crate::team::Team;
 use crate::units::{Counters, StepRow, Units};
 use std::sync::Arc;
+use times::CommandTimes;
 use wordline_ir::{Command, Ends, Program, Slot};
 
 /// A sequence of one engine, from [`EngineModel::open`] to [`EngineModel::release`].
@@ -99,6 +102,7 @@ pub struct EngineModel {
     vocab: Option<usize>,
     /// The program ends in logits.
     reads_out: bool,
+    times: CommandTimes,
 }
 
 impl std::fmt::Debug for EngineModel {
@@ -155,7 +159,8 @@ impl EngineModel {
         let vocab = embedded(program).map(|(table, _)| table).min();
         let reads_out = Ends::of(program).reads_out;
         let (sequences, rows, wanted) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { sequencer, capacity, units, sequences, rows, wanted, vocab, reads_out })
+        let times = CommandTimes::default();
+        Ok(Self { sequencer, capacity, units, sequences, rows, wanted, vocab, reads_out, times })
     }
 
     /// The program that runs.
@@ -218,6 +223,17 @@ impl EngineModel {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.units.counters()
+    }
+
+    /// Count the time of each kind of command from now on, from zero; `None` ends it. Units that run a whole step at
+    /// once, as a device may, are seen here from outside: what issuing took.
+    pub fn time_commands(&mut self, clock: Option<Clock>) {
+        self.times.restart(clock);
+    }
+
+    /// What the commands took since [`EngineModel::time_commands`], by kind, in the order of the opcodes.
+    pub fn command_times(&self) -> impl Iterator<Item = CommandTime> {
+        self.times.kinds()
     }
 
     /// What the units found out about themselves since the last time, for people: forms that the audit demoted. The
@@ -350,7 +366,8 @@ impl EngineModel {
     fn issue_range(&mut self, range: std::ops::Range<usize>) -> Result<(), StepError> {
         for index in range {
             let command = &self.sequencer.program().commands[index];
-            issue(&mut *self.units, command).map_err(|source| StepError::Command {
+            let issued = self.times.of(command, || issue(&mut *self.units, command));
+            issued.map_err(|source| StepError::Command {
                 index,
                 mnemonic: command.info().mnemonic,
                 layer: command.layer(),

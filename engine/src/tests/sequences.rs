@@ -1,7 +1,7 @@
 //! Sequences begin, fill up, fail, are reset and are released.
 
 use super::programs::{self, Rng};
-use super::{Bits, KINDS, capacity, engine, engine_of, run};
+use super::{Bits, KINDS, Kind, capacity, engine, engine_of, run};
 use crate::{Capacity, EngineModel, ModelError, Row, Sequencer, StepError};
 
 #[test]
@@ -121,4 +121,52 @@ fn two_parts_of_a_program_are_the_whole() {
             assert_eq!(bits, expected, "{kind:?} {name}");
         }
     }
+}
+
+/// A clock that counts how often it was read.
+fn ticks() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    TICKS.fetch_add(1, Ordering::Relaxed)
+}
+
+#[test]
+fn commands_are_timed_when_asked_for() {
+    let program = programs::hybrid();
+    let mut engine = engine(Kind::Int8, &program, capacity(64), 1);
+    let seq = engine.open();
+    engine.prefill(seq, &[1, 2, 3]).unwrap();
+    assert_eq!(engine.command_times().count(), 0, "nobody asked");
+    engine.time_commands(Some(ticks));
+    engine.prefill(seq, &[4, 5]).unwrap();
+    let times: Vec<_> = engine.command_times().collect();
+    let calls: u64 = times.iter().map(|kind| kind.calls).sum();
+    assert_eq!(calls, program.commands.len() as u64);
+    // Two readings a command, the ticks of other tests between them.
+    assert!(times.iter().all(|kind| kind.nanos >= kind.calls), "{times:?}");
+    let mut named: Vec<_> = program.commands.iter().map(|c| c.info().mnemonic).collect();
+    named.sort_unstable();
+    named.dedup();
+    let mut seen: Vec<_> = times.iter().map(|kind| kind.mnemonic).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, named);
+    engine.time_commands(None);
+    engine.prefill(seq, &[6]).unwrap();
+    assert_eq!(engine.command_times().count(), 0);
+}
+
+/// What a step moves, by hand: one page of the cache for each attending row, rings and memories once a row.
+#[test]
+fn counters_tell_the_bytes_of_caches_and_states() {
+    let program = programs::hybrid();
+    let mut engine = engine(Kind::Int8, &program, capacity(64), 2);
+    let seq = engine.open();
+    engine.prefill(seq, &[1, 2, 3]).unwrap();
+    let counted = engine.counters();
+    // A page of the one attending layer, 2 heads of 16: two tiles of keys of a block, 64 exponents, a tile of values.
+    let page = 2 * (2 * (64 + 512) + 64 + 512);
+    assert_eq!(counted.cache_bytes, 3 * (page + page / 32));
+    // Two delta layers: a ring of 128 channels and 4 taps, 4 memories of 12 by 20.
+    assert_eq!(counted.state_bytes, 3 * 2 * (4 * 128 * 4 + 2 * 4 * 4 * 12 * 20));
+    assert_eq!(counted.bytes(), counted.weight_bytes + counted.cache_bytes + counted.state_bytes);
 }

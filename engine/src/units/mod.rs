@@ -32,6 +32,11 @@ pub struct StepRow {
 pub struct Counters {
     /// Bytes of matrices streamed: a matrix counts once a command, whatever the number of rows.
     pub weight_bytes: u64,
+    /// Bytes of attention caches: the positions appended, and for each row the pages that hold what it sees, read once
+    /// whatever the number of query heads. 0 on units whose cache is not the int8 one.
+    pub cache_bytes: u64,
+    /// Bytes of rings and memories, each read and written back once a row. 0 as above.
+    pub state_bytes: u64,
     /// Multiply-accumulates of matrices with rows.
     pub macs: u64,
     /// Rows through all commands with a matrix.
@@ -41,6 +46,12 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// All bytes that commands must move at the least: weights, caches, rings and memories.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.weight_bytes + self.cache_bytes + self.state_bytes
+    }
+
     /// Count a matrix command: the matrix's elements, the bytes that were streamed, the rows it met.
     pub(crate) fn matrix(&mut self, elements: usize, bytes: usize, rows: usize, head: bool) {
         self.weight_bytes += bytes as u64;

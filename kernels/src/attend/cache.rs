@@ -109,6 +109,12 @@ impl CacheLayout {
         self.v_dim
     }
 
+    /// Bytes of one position, its share of a page's padding included.
+    #[must_use]
+    pub const fn position_bytes(&self) -> usize {
+        self.page_bytes() / BLOCK
+    }
+
     /// Bytes of a page of 32 positions.
     #[must_use]
     pub const fn page_bytes(&self) -> usize {
