@@ -14,6 +14,7 @@
 //! | [`conv`], [`delta`] | the units of a gated delta network: ring and memory |
 //! | [`rope`], [`topk`] | rotary rows, the router's choice |
 //! | [`gate`], [`probe`], [`audit`] | what keeps a wrong form from computing |
+//! | `gpu` | the units in WGSL, with the feature of that name |
 //!
 //! # Invariants
 //! - A result is a function of its operands alone: no thread count, batch, chunking, capacity or instruction set shows
@@ -31,6 +32,8 @@ pub mod delta;
 pub mod flush;
 pub mod format;
 pub mod gate;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod math;
 pub mod matvec;
 pub mod probe;

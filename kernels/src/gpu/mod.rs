@@ -1,0 +1,47 @@
+//! The units on a graphics device: the same bits in WGSL, through wgpu.
+//!
+//! Nothing here knows a program. A builder makes the dispatches of one operation over regions of device memory; a caller
+//! strings them together into a step, which is recorded once and submitted whole.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`device`] | the device: what there is, what it can do, memory and pipelines, and every way in which it can fail |
+//! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
+
+pub mod device;
+pub mod record;
+
+pub use device::{Choice, Facts, Gpu, GpuError, Kind, Pipeline};
+pub use record::{Dispatch, Region, Staging};
+
+/// How a shader multiplies int8 by int8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Method {
+    /// Products from the checked table, in device memory.
+    Lut,
+    /// WGSL's `dot4I8Packed`.
+    Dp4a,
+}
+
+impl Method {
+    /// Both, the faster first.
+    pub const ALL: [Method; 2] = [Method::Dp4a, Method::Lut];
+
+    /// Name for people and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Method::Dp4a => "gpu-dp4a",
+            Method::Lut => "gpu-lut",
+        }
+    }
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! `Region`, `Dispatch`: memory and work of the device; a list of dispatches recorded into one pass, and what is read
+//! back.
+//!
+//! Dispatches of a pass run in order, each seeing what those before it wrote. A binding that a shader only reads must not
+//! lie in a buffer that the same dispatch writes, whatever the offsets: slots that one kernel reads and writes are buffers
+//! of their own, or all its bindings are `read_write`.
+
+use super::device::{Gpu, GpuError, Pipeline};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A run of bytes of a buffer.
+#[derive(Clone, Debug)]
+pub struct Region {
+    buffer: wgpu::Buffer,
+    offset: u64,
+    size: u64,
+}
+
+impl Region {
+    /// A whole buffer.
+    #[must_use]
+    pub fn new(buffer: wgpu::Buffer) -> Self {
+        let size = buffer.size();
+        Self { buffer, offset: 0, size }
+    }
+
+    /// `size` bytes from `offset` on. What a shader sees begins at a multiple of [`Gpu::align`].
+    ///
+    /// # Errors
+    /// They are not inside this region.
+    pub fn part(&self, offset: u64, size: u64) -> Result<Self, GpuError> {
+        let end = offset.saturating_add(size);
+        if end > self.size {
+            let what = "end of a part of a region".to_owned();
+            return Err(GpuError::TooLarge { what, given: end, limit: self.size });
+        }
+        Ok(Self { buffer: self.buffer.clone(), offset: self.offset + offset, size })
+    }
+
+    /// The buffer.
+    #[must_use]
+    pub fn buffer(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn binding(&self) -> wgpu::BindingResource<'_> {
+        wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer: &self.buffer,
+            offset: self.offset,
+            size: wgpu::BufferSize::new(self.size),
+        })
+    }
+}
+
+/// One kernel over its operands.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    pipeline: wgpu::ComputePipeline,
+    bind: wgpu::BindGroup,
+    groups: [u32; 3],
+    label: Arc<str>,
+}
+
+impl Dispatch {
+    /// `groups` workgroups of a pipeline; region `i` is the shader's `@group(0) @binding(i)`, and the shader uses every
+    /// one of them.
+    ///
+    /// # Errors
+    /// More workgroups than the device takes in one direction, or regions that do not fit the shader.
+    pub fn new(
+        gpu: &Gpu,
+        label: &str,
+        pipeline: &Pipeline,
+        groups: [u32; 3],
+        regions: &[&Region],
+    ) -> Result<Self, GpuError> {
+        let limit = gpu.facts().groups_limit;
+        if let Some(given) = groups.into_iter().find(|n| *n > limit) {
+            let what = format!("{label}: workgroups");
+            return Err(GpuError::TooLarge { what, given: given.into(), limit: limit.into() });
+        }
+        let entries: Vec<_> = regions
+            .iter()
+            .enumerate()
+            .map(|(i, region)| wgpu::BindGroupEntry { binding: i as u32, resource: region.binding() })
+            .collect();
+        let descriptor = wgpu::BindGroupDescriptor { label: Some(label), layout: &pipeline.layout, entries: &entries };
+        let bind = gpu.scope(label, |device| device.create_bind_group(&descriptor))?;
+        Ok(Self { pipeline: pipeline.pipeline.clone(), bind, groups, label: label.into() })
+    }
+
+    /// Name for reports.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Workgroups.
+    #[must_use]
+    pub fn groups(&self) -> [u32; 3] {
+        self.groups
+    }
+}
+
+/// Memory that the host reads; kept from step to step.
+#[derive(Clone, Debug)]
+pub struct Staging(wgpu::Buffer);
+
+impl Staging {
+    /// Room for this many bytes.
+    ///
+    /// # Errors
+    /// Memory ran out, or the device is lost.
+    pub fn new(gpu: &Gpu, size: u64) -> Result<Self, GpuError> {
+        let descriptor = wgpu::BufferDescriptor {
+            label: Some("read back"),
+            size: size.max(4).next_multiple_of(4),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        };
+        gpu.scope("memory to read back", |device| device.create_buffer(&descriptor)).map(Self)
+    }
+
+    /// Bytes of room.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    /// Wait until the submissions so far have ended, and show the first `size` bytes to `see`.
+    ///
+    /// # Errors
+    /// `size` is above the room, or the device fails.
+    pub fn read<T>(&self, gpu: &Gpu, size: u64, see: impl FnOnce(&[u8]) -> T) -> Result<T, GpuError> {
+        let what = "bytes read back".to_owned();
+        let end = size.next_multiple_of(4);
+        if end > self.0.size() {
+            return Err(GpuError::TooLarge { what, given: size, limit: self.0.size() });
+        }
+        if size == 0 {
+            return Ok(see(&[]));
+        }
+        let refused = |reason: String| GpuError::Refused { what, reason };
+        let slice = self.0.slice(..end);
+        let mapped = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&mapped);
+        gpu.scope("reading back", |_| {
+            slice.map_async(wgpu::MapMode::Read, move |result| {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            });
+        })?;
+        gpu.wait(None)?;
+        let result = mapped.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match result {
+            Some(Ok(())) => {}
+            Some(Err(e)) => return Err(refused(e.to_string())),
+            None => return Err(refused("the device did not map its memory".to_owned())),
+        }
+        let seen = match slice.get_mapped_range() {
+            Ok(view) => Ok(see(&view[..size as usize])),
+            Err(e) => Err(refused(e.to_string())),
+        };
+        self.0.unmap();
+        seen
+    }
+}
+
+/// Bytes of a region that go to a place in memory that the host reads, after the last dispatch.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadBack<'a> {
+    /// Where from.
+    pub from: &'a Region,
+    /// Where to.
+    pub to: &'a Staging,
+    /// First byte there, a multiple of 4.
+    pub offset: u64,
+}
+
+/// Record dispatches into one pass, then the copies.
+///
+/// # Errors
+/// The driver refuses something, or the device is lost.
+pub fn encode(gpu: &Gpu, dispatches: &[Dispatch], reads: &[ReadBack<'_>]) -> Result<wgpu::CommandBuffer, GpuError> {
+    gpu.scope("a step", |device| {
+        let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            fill(&mut pass, dispatches);
+        }
+        for read in reads {
+            let (from, to) = (read.from, &read.to.0);
+            encoder.copy_buffer_to_buffer(from.buffer(), from.offset(), to, read.offset, from.size());
+        }
+        encoder.finish()
+    })
+}
+
+pub(super) fn fill(pass: &mut wgpu::ComputePass<'_>, dispatches: &[Dispatch]) {
+    for dispatch in dispatches {
+        let [x, y, z] = dispatch.groups;
+        pass.set_pipeline(&dispatch.pipeline);
+        pass.set_bind_group(0, &dispatch.bind, &[]);
+        pass.dispatch_workgroups(x, y, z);
+    }
+}
+
+/// Submit what was recorded.
+///
+/// # Errors
+/// The driver refuses something, or the device is lost.
+pub fn submit(gpu: &Gpu, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex, GpuError> {
+    gpu.scope("a submission", |_| gpu.queue().submit([commands]))
+}
+
+/// Run dispatches and return the bytes of a region; for gates and tests, a step keeps its memory and its recording.
+///
+/// # Errors
+/// The driver refuses something, or the device is lost.
+pub fn run(gpu: &Gpu, dispatches: &[Dispatch], result: &Region) -> Result<Vec<u8>, GpuError> {
+    let staging = Staging::new(gpu, result.size())?;
+    let commands = encode(gpu, dispatches, &[ReadBack { from: result, to: &staging, offset: 0 }])?;
+    submit(gpu, commands)?;
+    staging.read(gpu, result.size(), <[u8]>::to_vec)
+}
