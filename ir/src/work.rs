@@ -6,7 +6,7 @@ use crate::{Command, Slot};
 use std::ops::AddAssign;
 
 /// A command's work. "A row" is a token-row of the step; "a position" is one that the row sees in its sequence's cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Work {
     /// Matrix elements that stream once for all rows of the step.
     pub matrix: u64,

@@ -1,6 +1,37 @@
 //! The cycle model: what each command of a program costs on a described machine, in cycles and bytes moved.
 //!
-//! The room stands empty today: no machine is described and nothing is priced.
+//! ```text
+//! words + tables + formats --Subject--> shapes of commands --cost--> cycles, bytes, MACs --timeline--> Price
+//! machine.toml + class ----Machine----> rates -----------------^          |  conserve: hard errors
+//!                                                                        Report, Sweep, trace, diff
+//! ```
 //!
 //! **Invariant**: costs come from commands, shapes and the machine alone. No value of a weight or of a token-row is
 //! seen, no Spec and no family; the room depends on `wordline-ir` alone and does no I/O.
+
+pub mod conserve;
+mod cost;
+pub mod doubt;
+mod error;
+mod fit;
+mod format;
+mod load;
+pub mod machine;
+mod price;
+pub mod report;
+mod subject;
+mod timeline;
+
+#[cfg(test)]
+mod tests;
+
+pub use conserve::Conservation;
+pub use cost::{Cost, Moved};
+pub use error::{Bytes, TwinError};
+pub use fit::Held;
+pub use format::{Format, Formats, KV_FORMATS, NotRun, STATE_FORMATS, WEIGHT_FORMATS};
+pub use load::{Load, Logits, Sequences};
+pub use machine::{Curve, KNOBS, Knob, KnobInfo, Machine, MachineError, Provenance, Traffic};
+pub use price::{Price, StagePrice, UNITS, price, unit_index};
+pub use report::{Ask, Report};
+pub use subject::Subject;

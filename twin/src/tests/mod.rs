@@ -1,0 +1,5 @@
+//! Tests of the room.
+
+mod counts;
+mod machines;
+mod specs;
