@@ -15,4 +15,5 @@ pub mod image_cache;
 pub mod measure;
 pub mod model;
 mod quiet;
+pub mod shapes;
 pub mod tokenizer;

@@ -11,7 +11,7 @@ fn unknown_architectures_are_refused_by_name_with_the_known_ones() {
     let cases = [
         ("BertModel", "bert"),
         ("LlamaForSequenceClassification", "llama"),
-        ("Qwen3MoeForCausalLM", "qwen3_moe"),
+        ("Qwen2MoeForCausalLM", "qwen2_moe"),
         ("Gemma2ForCausalLM", "gemma2"),
     ];
     for (class, kind) in cases {

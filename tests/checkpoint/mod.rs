@@ -10,6 +10,7 @@ mod identity;
 mod logits;
 mod mutation;
 mod published;
+mod shapes;
 mod shards;
 mod support;
 mod tokenizer;

@@ -118,7 +118,7 @@ def write_golden(folder, stem, record, tensors):
 # ---- small things ----
 
 def family(cls):
-    for key, value in (("Qwen3Next", "qwen3_next"), ("Qwen3_5", "qwen3_5"), ("GPT2", "gpt2")):
+    for key, value in (("Qwen3Next", "qwen3_next"), ("Qwen3Moe", "qwen3_moe"), ("Qwen3_5", "qwen3_5"), ("GPT2", "gpt2")):
         if cls.startswith(key):
             return value
     return cls.removesuffix("ForCausalLM").lower()

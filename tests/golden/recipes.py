@@ -147,6 +147,19 @@ RECIPES = {
         special="attention layer first, as many value heads as key heads, every layer MoE, tied, attention biases, "
                 "full rotary, newer style",
         without=[dict(num_experts_per_tok=3), dict(norm_topk_prob=False), dict(attention_bias=False)]),
+    "qwen3_moe-mixed": dict(
+        cls="Qwen3MoeForCausalLM", dtype="bfloat16", style="v4",
+        config=qwen(num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=12, intermediate_size=40,
+                    mlp_only_layers=[1], num_experts=5, num_experts_per_tok=2, norm_topk_prob=True,
+                    moe_intermediate_size=24, rope_parameters=rope("default", 1e6)),
+        special="a mixture without a shared expert, 2 of 5 experts renormalised, layer 1 dense, heads x head_dim 72 > hidden 48",
+        without=[dict(norm_topk_prob=False), dict(num_experts_per_tok=3), dict(rope_theta=1e4)]),
+    "qwen3_moe-bias": dict(
+        cls="Qwen3MoeForCausalLM", dtype="float16", style="v5",
+        config=qwen(num_hidden_layers=2, head_dim=20, attention_bias=True, num_experts=6,
+                    num_experts_per_tok=3, moe_intermediate_size=20, rope_parameters=rope("default", 500.0)),
+        special="3 of 6 experts, not renormalised, every layer a mixture, biases on q, k, v and o, float16, newer style",
+        without=[dict(num_experts_per_tok=2), dict(attention_bias=False)]),
     "gpt2-prefix": dict(
         cls="GPT2LMHeadModel", dtype="bfloat16", style="v4",
         config=dict(vocab_size=256, n_positions=40, n_embd=48, n_layer=3, n_head=3, bos_token_id=255, eos_token_id=255,

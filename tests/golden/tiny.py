@@ -54,6 +54,8 @@ def to_v4(config):
     out = dict(config)
     if "dtype" in out:
         out["torch_dtype"] = out.pop("dtype")
+    if "num_local_experts" in out:
+        out["num_experts"] = out.pop("num_local_experts")
     out["transformers_version"] = "4.51.0"
     if out["model_type"] != "gpt2" and not out["model_type"].startswith("gemma3"):
         rope = dict(out.pop("rope_parameters", None) or {})

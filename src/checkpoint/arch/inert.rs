@@ -221,14 +221,14 @@ pub const QWEN2_FIXED: &[Fixed] = &[Fixed {
     accepts: off,
 }];
 
-/// Inert for hybrids of DeltaNet and attention.
-pub const HYBRID: &[Inert] = &[
+/// Inert for families without a window.
+pub const UNWINDOWED: &[Inert] = &[
     inert("sliding_window", "no layer of this family slides"),
     inert("max_window_layers", "no layer of this family slides"),
 ];
 
-/// Accepted with one value only in hybrids of DeltaNet and attention.
-pub const HYBRID_FIXED: &[Fixed] = &[Fixed {
+/// Accepted with one value only in families without a window.
+pub const UNWINDOWED_FIXED: &[Fixed] = &[Fixed {
     key: "use_sliding_window",
     shown: "false",
     reason: "attention would see a window only, which the family has no code for",

@@ -18,12 +18,15 @@ mod keys;
 mod layers;
 mod llama;
 mod mistral;
+mod mixture;
 mod mlp;
 mod phi3;
 mod print;
+mod published;
 mod qwen2;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_moe;
 mod qwen3_next;
 mod rope;
 mod tensors;
@@ -31,11 +34,13 @@ mod tensors;
 pub use error::ArchError;
 pub use keys::Note;
 pub use print::tables;
+pub use published::Published;
 pub use tensors::{SKIP_AHEAD, SKIP_GPT2, SKIP_ROTARY, SKIP_VISION, Skip, TensorIndex};
 
 use decoder::Given;
 use inert::{COMMON, FIXED, NESTED};
 use keys::Keys;
+use published::Layout;
 use serde_json::Value;
 use wordline_ir::Spec;
 
@@ -49,6 +54,8 @@ struct Family {
     /// Class names under `architectures`.
     classes: &'static [&'static str],
     read: fn(&Given<'_>) -> Result<Spec, ArchError>,
+    /// How its published checkpoints are laid out.
+    files: Layout,
 }
 
 const FAMILIES: &[Family] = &[
@@ -58,19 +65,71 @@ const FAMILIES: &[Family] = &[
         nested: &["gemma3"],
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         read: gemma3::read,
+        files: published::FOUR_NORMS,
     },
-    Family { name: "gpt2", types: &["gpt2"], nested: &[], classes: &["GPT2LMHeadModel"], read: gpt2::read },
-    Family { name: "llama", types: &["llama"], nested: &[], classes: &["LlamaForCausalLM"], read: llama::read },
-    Family { name: "mistral", types: &["mistral"], nested: &[], classes: &["MistralForCausalLM"], read: mistral::read },
-    Family { name: "phi3", types: &["phi3"], nested: &[], classes: &["Phi3ForCausalLM"], read: phi3::read },
-    Family { name: "qwen2", types: &["qwen2"], nested: &[], classes: &["Qwen2ForCausalLM"], read: qwen2::read },
-    Family { name: "qwen3", types: &["qwen3"], nested: &[], classes: &["Qwen3ForCausalLM"], read: qwen3::read },
+    Family {
+        name: "gpt2",
+        types: &["gpt2"],
+        nested: &[],
+        classes: &["GPT2LMHeadModel"],
+        read: gpt2::read,
+        files: Layout::Learned,
+    },
+    Family {
+        name: "llama",
+        types: &["llama"],
+        nested: &[],
+        classes: &["LlamaForCausalLM"],
+        read: llama::read,
+        files: published::PLAIN,
+    },
+    Family {
+        name: "mistral",
+        types: &["mistral"],
+        nested: &[],
+        classes: &["MistralForCausalLM"],
+        read: mistral::read,
+        files: published::GROUPED_HEADS,
+    },
+    Family {
+        name: "phi3",
+        types: &["phi3"],
+        nested: &[],
+        classes: &["Phi3ForCausalLM"],
+        read: phi3::read,
+        files: published::FUSED,
+    },
+    Family {
+        name: "qwen2",
+        types: &["qwen2"],
+        nested: &[],
+        classes: &["Qwen2ForCausalLM"],
+        read: qwen2::read,
+        files: published::QKV_BIAS,
+    },
+    Family {
+        name: "qwen3",
+        types: &["qwen3"],
+        nested: &[],
+        classes: &["Qwen3ForCausalLM"],
+        read: qwen3::read,
+        files: published::NORMED_HEADS,
+    },
     Family {
         name: "qwen3_5",
         types: &["qwen3_5_text"],
         nested: &["qwen3_5"],
         classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
         read: qwen3_5::read,
+        files: published::HYBRID_DENSE,
+    },
+    Family {
+        name: "qwen3_moe",
+        types: &["qwen3_moe"],
+        nested: &[],
+        classes: &["Qwen3MoeForCausalLM"],
+        read: qwen3_moe::read,
+        files: published::MIXTURES,
     },
     Family {
         name: "qwen3_next",
@@ -78,6 +137,7 @@ const FAMILIES: &[Family] = &[
         nested: &[],
         classes: &["Qwen3NextForCausalLM"],
         read: qwen3_next::read,
+        files: published::HYBRID_MIXTURES,
     },
 ];
 
@@ -112,6 +172,14 @@ pub fn load(config: &Value, index: &dyn TensorIndex) -> Result<Loaded, ArchError
         notes.extend(outer.take_notes());
     }
     Ok(Loaded { spec, notes })
+}
+
+/// The `Spec` of a config alone, as its published checkpoints would give it: see [`Published`].
+///
+/// # Errors
+/// See [`ArchError`].
+pub fn load_config(config: &Value) -> Result<Loaded, ArchError> {
+    load(config, &Published::of(config)?)
 }
 
 /// The family that `model_type` and `architectures` agree on, and whether the text model's keys are nested.

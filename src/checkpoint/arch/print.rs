@@ -13,9 +13,9 @@ const INERT: &[(&str, &[Inert])] = &[
     ("gpt2", inert::GPT2),
     ("llama", inert::LLAMA),
     ("phi3", inert::PHI3),
-    ("qwen3_5, qwen3_next", inert::HYBRID),
+    ("qwen3_5, qwen3_moe, qwen3_next", inert::UNWINDOWED),
     ("qwen3_5", inert::QWEN3_5),
-    ("qwen3_next", inert::MIXTURE),
+    ("qwen3_moe, qwen3_next", inert::MIXTURE),
 ];
 
 const FIXED: &[(&str, &[Fixed])] = &[
@@ -24,7 +24,7 @@ const FIXED: &[(&str, &[Fixed])] = &[
     ("llama", inert::LLAMA_FIXED),
     ("phi3", inert::PHI3_FIXED),
     ("qwen2, qwen3", inert::QWEN2_FIXED),
-    ("qwen3_5, qwen3_next", inert::HYBRID_FIXED),
+    ("qwen3_5, qwen3_moe, qwen3_next", inert::UNWINDOWED_FIXED),
 ];
 
 const SKIPPED: &[(&str, &[Skip])] = &[

@@ -3,7 +3,7 @@
 use super::decoder::{Decoder, Defaults, Given, NESTED_HEADS, NESTED_PREFIXES};
 use super::error::ArchError;
 use super::hybrid;
-use super::inert::{COMMON, FIXED, HYBRID, HYBRID_FIXED, QWEN3_5};
+use super::inert::{COMMON, FIXED, QWEN3_5, UNWINDOWED, UNWINDOWED_FIXED};
 use super::tensors::{SKIP_AHEAD, SKIP_ROTARY, SKIP_VISION};
 use wordline_ir::Spec;
 
@@ -22,6 +22,10 @@ pub(super) fn read(given: &Given<'_>) -> Result<Spec, ArchError> {
         return Err(model.keys.unsupported("attn_output_gate", reason));
     }
     let spec = model.spec("qwen3_5", layers, &recipe, None)?;
-    model.finish(&[FIXED, HYBRID_FIXED], &[COMMON, HYBRID, QWEN3_5], &[SKIP_ROTARY, SKIP_AHEAD, SKIP_VISION])?;
+    model.finish(
+        &[FIXED, UNWINDOWED_FIXED],
+        &[COMMON, UNWINDOWED, QWEN3_5],
+        &[SKIP_ROTARY, SKIP_AHEAD, SKIP_VISION],
+    )?;
     Ok(spec)
 }
