@@ -121,20 +121,26 @@ impl CacheLayout {
         self.kv_heads * self.head_bytes()
     }
 
+    /// Pages of a ring; `None`: as many as there are positions.
+    #[must_use]
+    pub const fn ring(&self) -> Option<usize> {
+        self.ring
+    }
+
     pub(crate) const fn keys(&self) -> &MatrixLayout {
         &self.keys
     }
 
-    const fn head_bytes(&self) -> usize {
+    pub(crate) const fn head_bytes(&self) -> usize {
         self.values_at() + self.v_dim.div_ceil(TILE_ROWS) * TILE_BYTES
     }
 
     /// Where the value exponents lie in a head's part of a page, and the value integers.
-    const fn exponents_at(&self) -> usize {
+    pub(crate) const fn exponents_at(&self) -> usize {
         self.keys.tile_bytes() * (BLOCK / TILE_ROWS)
     }
 
-    const fn values_at(&self) -> usize {
+    pub(crate) const fn values_at(&self) -> usize {
         self.exponents_at() + (self.v_dim.div_ceil(BLOCK) * BLOCK).next_multiple_of(64)
     }
 }

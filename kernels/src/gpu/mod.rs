@@ -6,10 +6,23 @@
 //! | module | holds |
 //! |---|---|
 //! | [`device`] | the device: what there is, what it can do, memory and pipelines, and every way in which it can fail |
+//! | [`wgsl`], [`job`] | what every shader begins with, functions printed from their tapes; a kernel before it is bound |
+//! | [`vector`] | shaders printed from the table of micro-programs |
+//! | [`conv`], [`delta`], [`cache`], [`attend`], [`rows`] | the units that carry state, attention, top-k |
+//! | [`floats`] | the init gate of all of these |
 //! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
 
+pub mod attend;
+pub mod cache;
+pub mod conv;
+pub mod delta;
 pub mod device;
+pub mod floats;
+pub mod job;
 pub mod record;
+pub mod rows;
+pub mod vector;
+pub mod wgsl;
 
 pub use device::{Choice, Facts, Gpu, GpuError, Kind, Pipeline};
 pub use record::{Dispatch, Region, Staging};

@@ -69,7 +69,11 @@ pub struct Operations {
 
 /// A function as a straight line of steps; the last is its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tape(Vec<Step>);
+pub struct Tape {
+    steps: Vec<Step>,
+    /// Of each step: it was made by [`Ops::within`], where `r` changes no bit of the function.
+    within: Vec<bool>,
+}
 
 impl Tape {
     /// The steps of a function.
@@ -77,21 +81,27 @@ impl Tape {
     pub fn of(function: Function) -> Tape {
         let recorder = Recorder::default();
         let input = recorder.push(Step::Input);
-        let last = function.on(&recorder, input);
-        Tape(live(&recorder.steps.into_inner(), last))
+        let last = function.on(Pen { to: &recorder, within: false }, input);
+        live(&recorder.steps.into_inner(), last)
     }
 
     /// The steps in order.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
-        &self.0
+        &self.steps
+    }
+
+    /// True for a step whose `r` a form may leave out: see [`Ops::within`].
+    #[must_use]
+    pub fn within(&self, step: usize) -> bool {
+        self.within.get(step).copied().unwrap_or(false)
     }
 
     /// Operations by kind.
     #[must_use]
     pub fn operations(&self) -> Operations {
         let mut count = Operations::default();
-        for step in &self.0 {
+        for step in &self.steps {
             match step {
                 Step::Input | Step::Num(_) | Step::Int(_) | Step::Bits(_) | Step::Float(_) => {}
                 Step::Add(..) | Step::Sub(..) => count.add += 1,
@@ -107,8 +117,8 @@ impl Tape {
     #[must_use]
     pub fn eval(&self, x: f32) -> f32 {
         let o = Scalar;
-        let mut values: Vec<u32> = Vec::with_capacity(self.0.len());
-        for step in &self.0 {
+        let mut values: Vec<u32> = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
             let f = |v: Value| f32::from_bits(values[usize::from(v)]);
             let i = |v: Value| values[usize::from(v)] as i32;
             let value = match *step {
@@ -144,7 +154,8 @@ impl Tape {
 }
 
 /// The steps that `last` depends on, renumbered. A function that shares a piece may not need all that the piece gives.
-fn live(steps: &[Step], last: Value) -> Vec<Step> {
+fn live(recorded: &[(Step, bool)], last: Value) -> Tape {
+    let steps: Vec<Step> = recorded.iter().map(|(step, _)| *step).collect();
     let mut needed = vec![false; steps.len()];
     needed[usize::from(last)] = true;
     for at in (0..steps.len()).rev().filter(|at| *at <= usize::from(last)) {
@@ -156,12 +167,13 @@ fn live(steps: &[Step], last: Value) -> Vec<Step> {
         }
     }
     let mut number = vec![0; steps.len()];
-    let mut kept = Vec::new();
+    let (mut kept, mut within) = (Vec::new(), Vec::new());
     for (at, step) in steps.iter().enumerate().filter(|(at, _)| needed[*at]) {
         number[at] = kept.len() as Value;
         kept.push(step.map_reads(|v| number[usize::from(v)]));
+        within.push(recorded[at].1);
     }
-    kept
+    Tape { steps: kept, within }
 }
 
 impl Step {
@@ -192,7 +204,7 @@ impl Step {
 
 impl fmt::Display for Tape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, step) in self.0.iter().enumerate() {
+        for (at, step) in self.steps.iter().enumerate() {
             write!(f, "  %{at} = ")?;
             match *step {
                 Step::Input => write!(f, "input"),
@@ -223,29 +235,44 @@ impl fmt::Display for Tape {
 
 #[derive(Default)]
 struct Recorder {
-    steps: RefCell<Vec<Step>>,
+    /// Each with whether all that asked for it were inside a function.
+    steps: RefCell<Vec<(Step, bool)>>,
 }
 
 impl Recorder {
-    /// The number of a step with this operation: an equal earlier one, or a new one.
     fn push(&self, step: Step) -> Value {
-        let mut steps = self.steps.borrow_mut();
-        let at = steps.iter().position(|s| *s == step).unwrap_or_else(|| {
-            steps.push(step);
+        Pen { to: self, within: false }.push(step)
+    }
+}
+
+/// A recorder at work outside or inside a function.
+#[derive(Clone, Copy)]
+struct Pen<'a> {
+    to: &'a Recorder,
+    within: bool,
+}
+
+impl Pen<'_> {
+    /// The number of a step with this operation: an equal earlier one, or a new one.
+    fn push(self, step: Step) -> Value {
+        let mut steps = self.to.steps.borrow_mut();
+        let at = steps.iter().position(|(s, _)| *s == step).unwrap_or_else(|| {
+            steps.push((step, true));
             steps.len() - 1
         });
+        steps[at].1 &= self.within;
         Value::try_from(at).unwrap_or(Value::MAX)
     }
 }
 
-impl Ops for &Recorder {
+impl Ops for Pen<'_> {
     type F = Value;
     type I = Value;
     type M = Value;
     type Within = Self;
 
     fn within(self) -> Self {
-        self
+        Self { within: true, ..self }
     }
     fn num(self, value: f32) -> Value {
         self.push(Step::Num(value.to_bits()))

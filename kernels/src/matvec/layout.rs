@@ -143,7 +143,7 @@ impl MatrixLayout {
     }
 
     /// Bytes of a tile before its elements.
-    const fn scale_bytes(&self) -> usize {
+    pub(crate) const fn scale_bytes(&self) -> usize {
         (TILE_ROWS * (1 + self.blocks())).next_multiple_of(64)
     }
 

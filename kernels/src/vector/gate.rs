@@ -126,7 +126,7 @@ pub(super) fn check(form: Form) -> Result<(), GateError> {
 }
 
 /// The tests on any interpreter and any map.
-pub(super) fn check_with(
+pub(crate) fn check_with(
     interpreter: impl Fn(&Micro, Run<'_, '_>),
     map: impl Fn(Function, &[f32], &mut [f32]),
 ) -> Result<(), String> {
@@ -140,8 +140,13 @@ pub(super) fn check_with(
             }
         }
     }
+    check_micros(&[1, 7, 8, 31, 32, 33, 64, 127, 128, 129, 300], interpreter)
+}
+
+/// Every micro-program on heads of these widths.
+pub(crate) fn check_micros(widths: &[usize], interpreter: impl Fn(&Micro, Run<'_, '_>)) -> Result<(), String> {
     for micro in MICRO {
-        for (at, width) in [1, 7, 8, 31, 32, 33, 64, 127, 128, 129, 300].into_iter().enumerate() {
+        for (at, &width) in widths.iter().enumerate() {
             // All kinds of values where vectors, lanes and tiles have a rest; one kind in turn elsewhere.
             let rest = [33, 129].contains(&width);
             for (case, values) in Values::ALL.into_iter().enumerate().filter(|(case, _)| rest || at % 4 == *case) {

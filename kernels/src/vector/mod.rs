@@ -20,6 +20,8 @@ pub use commands::{HeadNorm, Norm, Rope};
 pub use form::Form;
 pub(crate) use gate::Values;
 pub use gate::{FormReport, GateError, VectorUnit, Verdict};
+#[cfg(feature = "gpu")]
+pub(crate) use gate::{check_micros, check_with};
 pub use micro::{Micro, micro_text};
 pub use table::MICRO;
 
