@@ -14,6 +14,7 @@ pub mod generate;
 pub mod image_cache;
 pub mod measure;
 pub mod model;
+pub mod pipeline;
 mod quiet;
 pub mod shapes;
 pub mod tokenizer;

@@ -273,6 +273,38 @@ impl EngineModel {
         Ok(self.logits())
     }
 
+    /// Run what follows the last layer, the final norm and the head, over hidden states that left a last layer
+    /// elsewhere: how a head stage reads out what its ring gives back. `hidden` is `[rows, hidden]`, one row a sequence
+    /// named; the logits are all rows', in their order. No sequence changes.
+    ///
+    /// # Errors
+    /// A sequence is not open, the states are not one row a sequence, the program gives no logits, or a command failed;
+    /// sequences stay as they are.
+    pub fn read_out(&mut self, sequences: &[SeqId], hidden: &[f32]) -> Result<Logits<'_>, StepError> {
+        if !self.reads_out || self.sequencer.tail().is_empty() {
+            return Err(StepError::Input("the program gives no logits: it has no final norm and no head".into()));
+        }
+        let width = self.program().width(Slot::X).unwrap_or(0);
+        if hidden.len() != sequences.len() * width {
+            let given = hidden.len();
+            return Err(StepError::Input(format!("{given} values are not {} rows of {width}", sequences.len())));
+        }
+        self.rows.clear();
+        self.wanted.clear();
+        for (row, seq) in sequences.iter().enumerate() {
+            let length = self.length(*seq).ok_or(StepError::Unknown { row, seq: *seq })?;
+            let position = length.saturating_sub(1);
+            self.rows.push(StepRow { sequence: seq.index as usize, token: 0, position });
+            self.wanted.push(row);
+        }
+        if !self.rows.is_empty() {
+            self.units.begin(&self.rows);
+            self.units.slot_mut(Slot::X).copy_from_slice(hidden);
+            self.issue_range(self.sequencer.tail())?;
+        }
+        Ok(self.logits())
+    }
+
     /// The residual stream of the last step's rows as it leaves the last layer; after a step in which rows wanted
     /// logits, of those rows.
     pub fn hidden(&mut self) -> &[f32] {

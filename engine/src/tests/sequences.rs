@@ -170,3 +170,35 @@ fn counters_tell_the_bytes_of_caches_and_states() {
     assert_eq!(counted.state_bytes, 3 * 2 * (4 * 128 * 4 + 2 * 4 * 4 * 12 * 20));
     assert_eq!(counted.bytes(), counted.weight_bytes + counted.cache_bytes + counted.state_bytes);
 }
+
+#[test]
+fn reading_out_elsewhere_gives_the_steps_own_bits() {
+    for kind in KINDS {
+        for (name, program) in programs::all() {
+            let mut model = engine(kind, &program, capacity(64), 1);
+            let seqs = [model.open(), model.open()];
+            let tokens = Rng(8).tokens(7, 75);
+            let rows = |logits| {
+                let row = move |i: usize, token: &u32| Row { seq: seqs[i % 2], token: *token, logits };
+                tokens.iter().enumerate().map(|(i, token)| row(i, token)).collect::<Vec<_>>()
+            };
+            let expected = Bits(model.step(&rows(true)).unwrap().values().iter().map(|v| v.to_bits().into()).collect());
+            seqs.iter().for_each(|seq| assert!(model.reset(*seq)));
+            assert!(model.step(&rows(false)).unwrap().is_empty());
+            let hidden = model.hidden().to_vec();
+            let state = seqs.map(|seq| (model.state_bits(seq), model.length(seq)));
+            let of: Vec<_> = rows(true).iter().map(|row| row.seq).collect();
+            let mut bits = Bits::default();
+            bits.extend(model.read_out(&of, &hidden).unwrap().values());
+            assert_eq!(bits, expected, "{kind:?} {name}");
+            assert_eq!(seqs.map(|seq| (model.state_bits(seq), model.length(seq))), state, "{kind:?} {name}");
+            assert!(matches!(model.read_out(&of, &hidden[1..]), Err(StepError::Input(_))), "{kind:?} {name}");
+            assert!(model.release(seqs[1]));
+            assert_eq!(
+                model.read_out(&of, &hidden).unwrap_err(),
+                StepError::Unknown { row: 1, seq: seqs[1] },
+                "{kind:?} {name}"
+            );
+        }
+    }
+}
