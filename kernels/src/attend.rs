@@ -13,6 +13,7 @@
 //! was appended after the row, nor the other rows of the step show in a bit.
 
 mod cache;
+pub(crate) mod terms;
 
 pub use cache::{Cache, CacheError, CacheLayout};
 

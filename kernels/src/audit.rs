@@ -7,7 +7,7 @@
 use crate::attend::{Attend, Cache, Queries, Scratch};
 use crate::cpu::matvec::{GROUP, Mirror};
 use crate::gate::{Form, Units};
-use crate::matvec::{Group, Matvec, OutTiles};
+use crate::matvec::{Group, Matvec, OutTiles, Space};
 use crate::vector::VectorUnit;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,11 +74,12 @@ impl Audit {
         let shape = Shape::Matvec { rows: layout.rows(), cols: layout.cols(), tokens, limbs, lanes, bias };
         let Some(count) = self.due(shape) else { return Ok(()) };
         let check = |tile: usize, first: usize, n: usize| {
-            let mut mirror = Group::new(call, &Mirror);
+            let mut space = Space::default();
+            let mut mirror = Group::new(call, &Mirror, &mut space);
             let want = mirror.results(tile, first, n);
             (first..first + n).zip(want).try_for_each(|(row, want)| {
                 let from = layout.tile_rows(tile).start;
-                differ(out.read(tile, row), &want).map_or(Ok(()), |(element, given, expected)| {
+                differ(out.read(tile, row), want).map_or(Ok(()), |(element, given, expected)| {
                     let (form, call) = (units.active(), format!("matvec {shape:?}"));
                     Err(Mismatch { form, call, row, element: from + element, given, expected })
                 })

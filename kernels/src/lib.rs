@@ -13,6 +13,7 @@
 //! | [`vector`] | micro-programs and their interpreter |
 //! | [`conv`], [`delta`] | the units of a gated delta network: ring and memory |
 //! | [`rope`], [`topk`] | rotary rows, the router's choice |
+//! | [`ahead`] | prefetch hints |
 //! | [`gate`], [`probe`], [`audit`] | what keeps a wrong form from computing |
 //! | `gpu` | the units in WGSL, with the feature of that name |
 //!
@@ -24,6 +25,7 @@
 //!   init gate can make. There is no float path beside it.
 //! - No fused multiply-add, no platform math library, no change of the floating-point control word.
 
+pub mod ahead;
 pub mod attend;
 pub mod audit;
 pub mod conv;

@@ -17,7 +17,7 @@ pub use out::{OutError, OutTiles};
 
 pub(crate) use layout::{BLOCK_BYTES, ZERO, tile_parts};
 
-use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales, fold};
+use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales};
 use crate::flush::add;
 use crate::format::Lanes;
 use crate::gate::Units;
@@ -125,18 +125,26 @@ impl<'a> Matvec<'a> {
     /// # Errors
     /// The output is made for another shape.
     pub fn run(&self, units: &Units, out: &mut OutTiles<'_>) -> Result<u64, ShapeError> {
+        self.run_in(units, out, &mut Space::default())
+    }
+
+    /// The same in memory that the caller keeps from call to call.
+    ///
+    /// # Errors
+    /// As [`Matvec::run`].
+    pub fn run_in(&self, units: &Units, out: &mut OutTiles<'_>, space: &mut Space) -> Result<u64, ShapeError> {
         let (tiles, layout, tokens) = (out.tiles(), self.matrix.layout(), self.tokens());
         if out.tokens() != tokens || out.rows() != layout.rows() {
             let (out_tokens, out_rows) = (out.tokens(), out.rows());
             return Err(ShapeError::Output { out_tokens, out_rows, tokens, rows: layout.rows() });
         }
-        let mut group = Group::new(self, units.array());
+        let mut group = Group::new(self, units.array(), space);
         for tile in tiles.clone() {
             let mut first = 0;
             while first < tokens {
                 let n = GROUP.min(tokens - first);
-                for (i, result) in group.results(tile, first, n).enumerate() {
-                    out.write(tile, first + i, &result);
+                for (i, result) in group.results(tile, first, n).iter().enumerate() {
+                    out.write(tile, first + i, result);
                 }
                 first += n;
             }
@@ -145,24 +153,34 @@ impl<'a> Matvec<'a> {
     }
 }
 
+/// Memory that one thread's calls work in, reused from call to call.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    /// `[rows][lanes]`.
+    lanes: Vec<[f32; TILE_ROWS]>,
+    /// `[rows]`.
+    results: Vec<[f32; TILE_ROWS]>,
+}
+
 /// A form at work on a call: a tile and at most [`GROUP`] rows at a time.
 pub(crate) struct Group<'a> {
     call: &'a Matvec<'a>,
     form: &'a dyn ArrayForm,
-    /// `[rows][lanes]`, kept from tile to tile.
-    lanes: Vec<[f32; TILE_ROWS]>,
+    space: &'a mut Space,
 }
 
 impl<'a> Group<'a> {
-    pub(crate) fn new(call: &'a Matvec<'a>, form: &'a dyn ArrayForm) -> Self {
+    pub(crate) fn new(call: &'a Matvec<'a>, form: &'a dyn ArrayForm, space: &'a mut Space) -> Self {
         let rows = GROUP.min(call.tokens());
-        Self { call, form, lanes: vec![[0.0; TILE_ROWS]; rows * call.lanes.count()] }
+        space.lanes.resize(rows * call.lanes.count(), [0.0; TILE_ROWS]);
+        space.results.resize(rows, [0.0; TILE_ROWS]);
+        Self { call, form, space }
     }
 
     /// The 16 outputs of a tile for each of the rows `first .. first + n`, bias included.
-    pub(crate) fn results(&mut self, tile: usize, first: usize, n: usize) -> impl Iterator<Item = [f32; TILE_ROWS]> {
-        let Self { call, form, lanes } = self;
-        let lane_count = call.lanes.count();
+    pub(crate) fn results(&mut self, tile: usize, first: usize, n: usize) -> &[[f32; TILE_ROWS]] {
+        let Self { call, form, space } = self;
+        let lanes = call.lanes.count();
         let (bases, codes, elements) = call.matrix.tile_parts(tile);
         let rows: [usize; GROUP] = std::array::from_fn(|i| match call.picked {
             Some(picked) if i < n => picked[first + i],
@@ -176,19 +194,17 @@ impl<'a> Group<'a> {
             acts: call.acts,
             first_act: 0,
             first_lane: 0,
-            lanes: lane_count,
+            lanes,
         };
-        let lanes = &mut lanes[..n * lane_count];
-        lanes.fill([0.0; TILE_ROWS]);
-        form.accumulate(&run, &rows[..n], lanes);
-        let bias = call.bias.map(|bias| &bias[tile * TILE_ROWS..]);
-        lanes.chunks_exact_mut(lane_count).map(move |lanes| {
-            let mut result = fold(lanes);
-            for (y, b) in result.iter_mut().zip(bias.unwrap_or_default()) {
-                *y = add(*y, *b);
+        let results = &mut space.results[..n];
+        form.tile(&run, &rows[..n], &mut space.lanes[..n * lanes], results);
+        if let Some(bias) = call.bias {
+            let bias = &bias[tile * TILE_ROWS..];
+            for result in results.iter_mut() {
+                result.iter_mut().zip(bias).for_each(|(y, b)| *y = add(*y, *b));
             }
-            result
-        })
+        }
+        results
     }
 }
 

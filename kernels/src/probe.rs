@@ -2,7 +2,7 @@
 
 use crate::cpu::matvec::ArrayForm;
 use crate::format::{Lanes, Limbs};
-use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec};
+use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec, Space};
 use sha2::{Digest, Sha256};
 
 /// SHA-256 over the bits of the probe's results, row by row, little-endian.
@@ -65,8 +65,9 @@ pub(crate) fn array(form: &dyn ArrayForm) -> Probe {
     let mut hash = Sha256::new();
     let results = Matrix::new(layout, &bytes).ok().and_then(|m| Matvec::new(m, &acts, None, Lanes::default()).ok());
     let Some(call) = results else { return Probe([0; 32]) };
-    let mut group = Group::new(&call, form);
-    let tiles: Vec<Vec<_>> = (0..layout.tiles()).map(|tile| group.results(tile, 0, tokens).collect()).collect();
+    let mut space = Space::default();
+    let mut group = Group::new(&call, form, &mut space);
+    let tiles: Vec<Vec<_>> = (0..layout.tiles()).map(|tile| group.results(tile, 0, tokens).to_vec()).collect();
     for token in 0..tokens {
         let row = tiles.iter().flat_map(|tile| tile[token]).take(rows);
         row.for_each(|y| hash.update(y.to_bits().to_le_bytes()));

@@ -10,11 +10,13 @@ use wordline_ir::{Slot, TensorId};
 use wordline_kernels::flush::{add, mul};
 use wordline_kernels::format::Limbs;
 use wordline_kernels::gate;
-use wordline_kernels::matvec::{ActError, ActRows, Acts, Matvec, OutTiles};
+use wordline_kernels::matvec::{ActError, ActRows, Acts, Matvec, OutTiles, Space};
 
-/// Bytes of a matrix that one part streams: long enough for the prefetcher, short enough that a member that was held
-/// up is helped out.
-const PART: usize = 64 << 10;
+/// Bytes of a matrix that a member takes at a time: long enough to cost nothing, short enough that a member that was
+/// held up is helped out.
+const PIECE: usize = 256 << 10;
+/// Bytes of the next matrix that a waiting member asks memory for: they stay in its second-level cache.
+const REACH: usize = 160 << 10;
 /// Elementary operations that quantising a value takes.
 const QUANTISE: usize = 8;
 
@@ -35,7 +37,7 @@ impl Int8Units {
     /// `y[offset ..] = weight * x (+ bias)` for all rows.
     pub(super) fn product(&mut self, op: &units::Matvec) -> Result<(), UnitError> {
         let rows = self.at.rows.len();
-        let Self { image, at, kernels, formats, team, acts, counters, audit, .. } = self;
+        let Self { image, at, kernels, formats, team, spaces, acts, counters, audit, next, .. } = self;
         let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.weight, e);
         let matrix = image.matrix(op.weight).ok_or_else(|| unfit(&"is no matrix"))?;
         let layout = matrix.layout();
@@ -45,7 +47,10 @@ impl Int8Units {
         let width = at.store.width(op.y);
         let out = OutTiles::new(at.store.get_mut(op.y), &layout, rows, op.offset, width).map_err(|e| unfit(&e))?;
         let job = Job { tensor: op.weight, first: 0, call, out };
-        let bytes = stream(team, image, &kernels.array, audit, &[job])?;
+        if let Some(matrix) = next.get(op.weight.index()).copied().flatten().and_then(|next| image.matrix(next)) {
+            team.expect(matrix.bytes(), matrix.layout().tile_bytes(), REACH);
+        }
+        let bytes = stream(team, spaces, image, &kernels.array, audit, &[job])?;
         counters.matrix(layout.rows() * layout.cols(), bytes, rows, op.head);
         Ok(())
     }
@@ -53,7 +58,7 @@ impl Int8Units {
     /// Each pick's matrix times its vector; gathered, their weighted sum. A picked expert streams once for all rows.
     pub(super) fn routed(&mut self, op: &units::RoutedMatvec) -> Result<(), UnitError> {
         let rows = self.at.rows.len();
-        let Self { image, at, kernels, formats, team, acts, values, counters, audit, .. } = self;
+        let Self { image, at, kernels, formats, team, spaces, acts, values, counters, audit, .. } = self;
         let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.stack, e);
         let stack = image.stack(op.stack).ok_or_else(|| unfit(&"is no stack"))?;
         let layout = stack.layout().matrix();
@@ -82,7 +87,7 @@ impl Int8Units {
             let out = OutTiles::new(out, &layout, run.len(), 0, outputs).map_err(|e| unfit(&e))?;
             jobs.push(Job { tensor: op.stack, first: expert * layout.tiles(), call, out });
         }
-        let bytes = stream(team, image, &kernels.array, audit, &jobs)?;
+        let bytes = stream(team, spaces, image, &kernels.array, audit, &jobs)?;
         drop(jobs);
 
         let mut place = vec![0; picks.len()];
@@ -110,41 +115,49 @@ impl Int8Units {
 /// Run all jobs, audited; returns the bytes streamed.
 fn stream(
     team: &mut Team,
+    spaces: &mut [Space],
     image: &Image,
     units: &gate::Units,
     audit: &mut Auditor,
     jobs: &[Job<'_>],
 ) -> Result<usize, UnitError> {
     audit.run(units, |audit| {
-        let bytes = run_tiles(team, image, units, jobs)?;
+        let bytes = run_tiles(team, spaces, image, units, jobs)?;
         let checked = jobs.iter().try_for_each(|job| audit.matvec(units, &job.call, &job.out));
         Ok((bytes, checked.err()))
     })
 }
 
 /// Run all tiles of all jobs, whose matrices have one shape; returns the bytes streamed.
-fn run_tiles(team: &mut Team, image: &Image, units: &gate::Units, jobs: &[Job<'_>]) -> Result<usize, UnitError> {
+fn run_tiles(
+    team: &mut Team,
+    spaces: &mut [Space],
+    image: &Image,
+    units: &gate::Units,
+    jobs: &[Job<'_>],
+) -> Result<usize, UnitError> {
     let Some(first) = jobs.first() else { return Ok(0) };
     let layout = first.call.matrix().layout();
     let tiles = layout.tiles();
-    let each = (PART / layout.tile_bytes()).clamp(1, tiles.div_ceil(team.members()).max(1));
-    let parts = tiles.div_ceil(each);
     let work = jobs.iter().map(|job| layout.rows() * layout.cols() * job.call.tokens()).sum();
     let (streamed, error) = (AtomicU64::new(0), FirstError::default());
-    team.run(work, parts * jobs.len(), &|part| {
-        let (job, part) = (&jobs[part / parts], part % parts);
-        let range = part * each..((part + 1) * each).min(tiles);
-        if let Err(damage) = image.touch(job.tensor, job.first + range.start..job.first + range.end) {
-            return error.set(damage.into());
-        }
-        // SAFETY: a part runs once, and the parts' tiles do not overlap; the output is
-        // not read until all parts have run.
-        let mut out = unsafe { job.out.piece(range) };
-        match job.call.run(units, &mut out) {
-            Ok(bytes) => {
-                streamed.fetch_add(bytes, Ordering::Relaxed);
+    let most = (PIECE / layout.tile_bytes()).max(1);
+    team.ranges(work, tiles * jobs.len(), most, spaces, &|space, mut range| {
+        while !range.is_empty() {
+            let (job, tile) = (&jobs[range.start / tiles], range.start % tiles);
+            let now = tile..tiles.min(tile + range.len());
+            range.start += now.len();
+            if let Err(damage) = image.touch(job.tensor, job.first + now.start..job.first + now.end) {
+                return error.set(damage.into());
             }
-            Err(e) => error.set(UnitError::tensor(job.tensor, &e)),
+            // SAFETY: every tile is in one range, and ranges do not overlap; the output is not read until all have run.
+            let mut out = unsafe { job.out.piece(now) };
+            match job.call.run_in(units, &mut out, space) {
+                Ok(bytes) => {
+                    streamed.fetch_add(bytes, Ordering::Relaxed);
+                }
+                Err(e) => return error.set(UnitError::tensor(job.tensor, &e)),
+            }
         }
     });
     error.take()?;

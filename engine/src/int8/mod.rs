@@ -25,10 +25,10 @@ use state::{Layout, Sequence};
 use std::sync::{Arc, Mutex, PoisonError};
 use wordline_ir::spec::NormKind;
 use wordline_ir::state::state_layout;
-use wordline_ir::{Command, Slot, TensorId};
+use wordline_ir::{Command, Program, Slot, TensorId};
 use wordline_kernels::attend::Scratch;
 use wordline_kernels::conv::ConvWeights;
-use wordline_kernels::matvec::Acts;
+use wordline_kernels::matvec::{Acts, Space};
 use wordline_kernels::vector::{HeadNorm, Norm, Rope, VectorUnit};
 
 /// Elementary operations that an elementwise element counts for: a function is about this many.
@@ -52,6 +52,9 @@ pub struct Int8Units {
     acts: Acts,
     /// What each member of the team works in.
     scratch: Vec<Scratch>,
+    spaces: Vec<Space>,
+    /// For a matrix, the one that is streamed after it.
+    next: Vec<Option<TensorId>>,
     /// A row of a matrix, or results that are still to be summed.
     values: Vec<f32>,
 }
@@ -92,6 +95,8 @@ impl Int8Units {
             audit: Auditor::new(),
             acts: Acts::new(),
             scratch: (0..team.members()).map(|_| Scratch::default()).collect(),
+            spaces: vec![Space::default(); team.members()],
+            next: following(program),
             values: Vec::new(),
             team,
             image,
@@ -123,6 +128,22 @@ impl Int8Units {
         let (vector, image) = (&self.kernels.vector, &*self.image);
         self.team.chunks(ELEMENT * x.len(), x, width, &|_, x| job(vector, image, x));
     }
+}
+
+/// For each tensor that a matvec streams, the matrix of the matvec after it; after the last the first, of the next step.
+fn following(program: &Program) -> Vec<Option<TensorId>> {
+    let matrix = |command: &Command| match command {
+        Command::Matvec { weight, .. } => Some(*weight),
+        _ => None,
+    };
+    let matrices = program.commands.iter().filter_map(matrix);
+    let mut next = vec![None; program.tensors.len()];
+    for (now, then) in matrices.clone().zip(matrices.clone().skip(1).chain(matrices.take(1))) {
+        if let Some(next) = next.get_mut(now.index()) {
+            *next = Some(then);
+        }
+    }
+    next
 }
 
 /// The first error of several threads.

@@ -1,10 +1,14 @@
 //! The threads of a team beside its caller: how they wait, enter a round and leave it.
+//!
+//! A member that waits asks memory for what it was told to expect ([`Crew::expect`]), so that the next matrix is on its
+//! way while the caller does the small work between two of them.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread};
+use wordline_kernels::ahead;
 
 /// Turns of the wait loop before a thread sleeps: some tens of microseconds, longer than a step spends between two
 /// commands that use the team.
@@ -17,9 +21,14 @@ struct Shared {
     /// The present round: its number above [`ROUND`], [`OPEN`], and the members inside below.
     gate: AtomicU64,
     /// The present round's job. Written by the caller while the gate is closed and nobody inside.
-    round: UnsafeCell<Option<Round>>,
+    job: UnsafeCell<Option<*const Job<'static>>>,
     panicked: AtomicBool,
     quit: AtomicBool,
+    /// The caller sleeps until the last member leaves.
+    asleep: AtomicBool,
+    caller: Mutex<Option<Thread>>,
+    /// What each member reads next, the caller's first.
+    next: Vec<Expected>,
 }
 
 /// Bit of the gate: members may enter.
@@ -29,13 +38,16 @@ const INSIDE: u64 = OPEN - 1;
 /// One round further.
 const ROUND: u64 = 1 << 16;
 
-struct Round {
-    job: *const Job<'static>,
-    caller: Thread,
+/// Addresses that a member will read, for hints alone: nobody reads through them here.
+#[derive(Default)]
+#[repr(align(64))]
+struct Expected {
+    start: AtomicUsize,
+    end: AtomicUsize,
 }
 
-// SAFETY: `round` is written only while the gate is closed with nobody inside, and read only from inside. The job
-// it points to is Sync and outlives the round because `run` returns only when nobody is inside.
+// SAFETY: `job` is written only while the gate is closed with nobody inside, and read only from inside. The job it
+// points to is Sync and outlives the round because `run` returns only when nobody is inside.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; nothing in it is bound to a thread.
 unsafe impl Send for Shared {}
@@ -50,9 +62,12 @@ impl Crew {
     pub(super) fn new(count: usize) -> Self {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
-            round: UnsafeCell::new(None),
+            job: UnsafeCell::new(None),
             panicked: AtomicBool::new(false),
             quit: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            caller: Mutex::new(None),
+            next: (0..=count).map(|_| Expected::default()).collect(),
         });
         let threads = (1..=count)
             .map_while(|member| {
@@ -67,6 +82,15 @@ impl Crew {
         self.threads.len()
     }
 
+    /// Tell a member what it will read after the present or the next round.
+    pub(super) fn expect(&mut self, member: usize, bytes: &[u8]) {
+        if let Some(next) = self.shared.next.get(member) {
+            let range = bytes.as_ptr_range();
+            next.end.store(range.end as usize, Ordering::Relaxed);
+            next.start.store(range.start as usize, Ordering::Relaxed);
+        }
+    }
+
     /// Run `job(0)` here and `job(member)` on the members that come in time, and wait for those that came. The
     /// others never see the job: a member that the system keeps from running holds nobody up.
     pub(super) fn run(&mut self, job: &Job<'_>) {
@@ -74,15 +98,23 @@ impl Crew {
         // SAFETY: only the lifetime changes. The pointer is used inside the gate only, and this function leaves
         // only when the gate is closed and nobody inside, panics included.
         let job_ptr = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
-        // SAFETY: between rounds the gate is closed and nobody inside, so nobody reads `round`.
-        unsafe { *shared.round.get() = Some(Round { job: job_ptr, caller: std::thread::current() }) };
+        // SAFETY: between rounds the gate is closed and nobody inside, so nobody reads `job`.
+        unsafe { *shared.job.get() = Some(job_ptr) };
         shared.gate.fetch_add(ROUND | OPEN, Ordering::Release);
         for thread in &self.threads {
             thread.thread().unpark();
         }
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
         shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
-        wait(|| shared.gate.load(Ordering::Acquire) & INSIDE == 0);
+        let left = || shared.gate.load(Ordering::SeqCst) & INSIDE == 0;
+        if !shared.spin(0, left) {
+            *shared.caller.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+            shared.asleep.store(true, Ordering::SeqCst);
+            while !left() {
+                std::thread::park();
+            }
+            shared.asleep.store(false, Ordering::Relaxed);
+        }
         let others = shared.panicked.swap(false, Ordering::Relaxed);
         if let Err(panic) = own {
             resume_unwind(panic);
@@ -106,11 +138,16 @@ fn work(shared: &Shared, member: usize) {
     let mut seen = 0;
     loop {
         let mut gate = 0;
-        wait(|| {
+        let mut ready = || {
             gate = shared.gate.load(Ordering::Acquire);
             let new = gate & OPEN != 0 && gate / ROUND != seen;
             new || shared.quit.load(Ordering::Acquire)
-        });
+        };
+        if !shared.spin(member, &mut ready) {
+            while !ready() {
+                std::thread::park();
+            }
+        }
         if shared.quit.load(Ordering::Acquire) {
             return;
         }
@@ -120,31 +157,46 @@ fn work(shared: &Shared, member: usize) {
         }
         seen = gate / ROUND;
         // SAFETY: this thread is inside, so the round stays until it has left.
-        let round = unsafe { &*shared.round.get() };
-        let caller = round.as_ref().map(|round| round.caller.clone());
-        if let Some(round) = round {
+        if let Some(job) = unsafe { *shared.job.get() } {
             // SAFETY: the caller keeps the job alive while a member is inside.
-            let job = unsafe { &*round.job };
+            let job = unsafe { &*job };
             if catch_unwind(AssertUnwindSafe(|| job(member))).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
         }
-        // The last one out of a closed gate wakes the caller.
-        if shared.gate.fetch_sub(1, Ordering::AcqRel) & (OPEN | INSIDE) == 1 {
-            caller.iter().for_each(Thread::unpark);
+        // The last one out of a closed gate wakes the caller. Either this sees the caller asleep, or the caller, which
+        // looks at the gate after it has said so, sees the gate empty.
+        if shared.gate.fetch_sub(1, Ordering::SeqCst) & (OPEN | INSIDE) == 1
+            && shared.asleep.load(Ordering::SeqCst)
+            && let Some(caller) = &*shared.caller.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            caller.unpark();
         }
     }
 }
 
-/// Wait until `ready`: spinning first, then asleep between wake-ups. Whoever makes it ready unparks this thread.
-fn wait(mut ready: impl FnMut() -> bool) {
-    for _ in 0..SPINS {
-        if ready() {
-            return;
+impl Shared {
+    /// Wait for a moment; false when it was not enough. The time goes to asking for what the member reads next.
+    fn spin(&self, member: usize, mut ready: impl FnMut() -> bool) -> bool {
+        let next = &self.next[member];
+        let (mut at, end) = (next.start.load(Ordering::Relaxed), next.end.load(Ordering::Relaxed));
+        while at < end {
+            if ready() {
+                next.start.store(at, Ordering::Relaxed);
+                return true;
+            }
+            for _ in 0..4 {
+                ahead::line(at as *const u8);
+                at += ahead::LINE;
+            }
         }
-        std::hint::spin_loop();
-    }
-    while !ready() {
-        std::thread::park();
+        next.start.store(end, Ordering::Relaxed);
+        for _ in 0..SPINS {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 }

@@ -9,17 +9,20 @@
 #[cfg(not(target_family = "wasm"))]
 mod crew;
 mod parts;
+#[cfg(not(target_family = "wasm"))]
+mod shares;
 
 pub(crate) use parts::Columns;
 
 use parts::Parts;
+use std::ops::Range;
 #[cfg(not(target_family = "wasm"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The threads of an engine, its caller included.
 pub struct Team {
     #[cfg(not(target_family = "wasm"))]
-    crew: Option<crew::Crew>,
+    crew: Option<(crew::Crew, shares::Shares)>,
     members: usize,
     /// Work below this stays with the caller.
     #[cfg(not(target_family = "wasm"))]
@@ -49,6 +52,7 @@ impl Team {
         {
             let crew = (members > 1).then(|| crew::Crew::new(members - 1));
             let members = crew.as_ref().map_or(1, |crew| crew.len() + 1);
+            let crew = crew.map(|crew| (crew, shares::Shares::new(members)));
             Self { crew, members, least: LEAST }
         }
         #[cfg(target_family = "wasm")]
@@ -101,7 +105,7 @@ impl Team {
         #[cfg(not(target_family = "wasm"))]
         if parts > 1
             && work >= self.least
-            && let Some(crew) = &mut self.crew
+            && let Some((crew, _)) = &mut self.crew
         {
             let own = Parts::new(own, 1);
             let next = AtomicUsize::new(0);
@@ -123,6 +127,62 @@ impl Team {
         for part in 0..parts {
             job(&mut own[0], part);
         }
+    }
+
+    /// Run `job` over ranges that make up `0 .. parts`, each of at most `most` parts. Every member has a run of its own,
+    /// which it takes front to back, and then helps others: for parts that lie one after the other in memory and are
+    /// read once. `work` and `own` are as in [`Team::run_with`].
+    ///
+    /// # Panics
+    /// As [`Team::run_with`]; and when there are more than 2^32 parts.
+    pub fn ranges<T: Send>(
+        &mut self,
+        work: usize,
+        parts: usize,
+        most: usize,
+        own: &mut [T],
+        job: &(dyn Fn(&mut T, Range<usize>) + Sync),
+    ) {
+        assert!(own.len() >= self.members, "{} for {} members", own.len(), self.members);
+        #[cfg(not(target_family = "wasm"))]
+        if parts > 1
+            && work >= self.least
+            && let Some((crew, shares)) = &mut self.crew
+        {
+            let own = Parts::new(own, 1);
+            shares.deal(parts);
+            let shares = &*shares;
+            crew.run(&|member| {
+                // SAFETY: a round calls each member once, so element `member` is taken once.
+                let [own] = (unsafe { own.get(member) }) else { return };
+                while let Some(range) = shares.take(member, most) {
+                    job(own, range);
+                }
+            });
+            return;
+        }
+        #[cfg(target_family = "wasm")]
+        let _ = work;
+        for start in (0..parts).step_by(most.max(1)) {
+            job(&mut own[0], start..(start + most.max(1)).min(parts));
+        }
+    }
+
+    /// What [`Team::ranges`] will read after the present round: `bytes` in parts of `part` bytes. Members that wait ask
+    /// memory for the first `reach` bytes of their shares. A hint.
+    pub fn expect(&mut self, bytes: &[u8], part: usize, reach: usize) {
+        #[cfg(not(target_family = "wasm"))]
+        if let Some((crew, _)) = &mut self.crew
+            && let Some(parts) = bytes.len().checked_div(part)
+        {
+            for member in 0..self.members {
+                let share = shares::share_of(member, self.members, parts);
+                let (start, end) = (share.start * part, share.end * part);
+                crew.expect(member, &bytes[start..end.min(start + reach)]);
+            }
+        }
+        #[cfg(target_family = "wasm")]
+        let _ = (bytes, part, reach);
     }
 
     /// Run `job(i, chunk i)` over the consecutive chunks of `chunk` elements (the last may be shorter). `work` is as in

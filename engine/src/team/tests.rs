@@ -80,3 +80,39 @@ fn a_panic_reaches_the_caller_and_the_team_goes_on() {
     });
     assert_eq!(total.load(Ordering::Relaxed), 2);
 }
+
+#[test]
+fn ranges_are_every_part_once_and_the_first_share_goes_front_to_back() {
+    for members in [1, 2, 3, 7] {
+        let mut team = Team::eager(members);
+        let mut own = vec![Vec::new(); team.members()];
+        for (parts, most) in [(0, 4), (1, 4), (2, 1), (64, 3), (1000, 1000)] {
+            own.iter_mut().for_each(Vec::clear);
+            team.expect(&vec![0; 8 * parts], 8, 64);
+            team.ranges(0, parts, most, &mut own, &|own, range| own.push(range));
+            let mut all: Vec<_> = own.iter().flatten().cloned().collect();
+            assert!(all.iter().all(|range| !range.is_empty() && range.len() <= most), "{all:?}");
+            all.sort_by_key(|range| range.start);
+            let ends = all.iter().map(|range| range.end);
+            let starts = all.iter().map(|range| range.start).chain([parts]);
+            assert!([0].into_iter().chain(ends).eq(starts), "{members} members, {parts} parts: {all:?}");
+            let first = own[0].iter().take_while(|range| range.end <= parts.div_ceil(members));
+            assert!(first.map(|range| range.start).is_sorted(), "{own:?}");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_is_held_up_is_helped() {
+    let mut team = Team::eager(2);
+    let done = AtomicUsize::new(0);
+    let mut own = [(); 2];
+    // Whoever takes part 0 waits for all the others: half of them are its own.
+    team.ranges(0, 100, 1, &mut own, &|(), range| {
+        while range.start == 0 && done.load(Ordering::Acquire) < 99 {
+            std::hint::spin_loop();
+        }
+        done.fetch_add(1, Ordering::Release);
+    });
+    assert_eq!(done.load(Ordering::Relaxed), 100);
+}

@@ -5,8 +5,7 @@
 
 use super::matvec::{ArrayForm, GROUP, Run, Scales, fold};
 use crate::attend::{Attend, AttendError, Cache, Scratch};
-use crate::flush::mul;
-use crate::format::{BLOCK, pow2};
+use crate::format::BLOCK;
 use crate::matvec::TILE_ROWS;
 use crate::vector::VectorUnit;
 use std::ops::Range;
@@ -62,7 +61,6 @@ impl Job<'_> {
             for half in 0..TILES {
                 let (bases, codes, elements) = self.cache.keys(page, self.kv_head, half);
                 let store = &mut scratch.lanes[..heads * lanes];
-                store.fill([0.0; TILE_ROWS]);
                 let run = Run {
                     elements,
                     stride: BLOCK * TILE_ROWS,
@@ -73,10 +71,11 @@ impl Job<'_> {
                     first_lane: 0,
                     lanes,
                 };
-                self.form.accumulate(&run, &rows[..heads], store);
-                for (head, lanes) in store.chunks_exact_mut(lanes).enumerate() {
+                let mut results = [[0.0; TILE_ROWS]; GROUP];
+                self.form.tile(&run, &rows[..heads], store, &mut results[..heads]);
+                for (head, result) in results[..heads].iter().enumerate() {
                     let to = head * width + at * BLOCK + half * TILE_ROWS;
-                    scratch.scores[to..to + TILE_ROWS].copy_from_slice(&fold(lanes));
+                    scratch.scores[to..to + TILE_ROWS].copy_from_slice(result);
                 }
             }
         }
@@ -84,15 +83,19 @@ impl Job<'_> {
 
     /// Soft cap, softmax terms and their sums; zero outside the view.
     fn softmax(&self, heads: usize, scratch: &mut Scratch) {
-        let origin = self.pages().start * BLOCK;
+        let (origin, width) = (self.pages().start * BLOCK, self.pages().len() * BLOCK);
         let inside = self.view.start - origin..self.view.end - origin;
-        scratch.sums.clear();
-        for row in scratch.scores.chunks_exact_mut(self.pages().len() * BLOCK).take(heads) {
-            let visible = &mut row[inside.clone()];
-            if let Some(cap) = self.attend.cap {
-                self.vector.soft_cap(visible, cap);
+        let Scratch { scores, sums, .. } = scratch;
+        if let Some(cap) = self.attend.cap {
+            for row in scores.chunks_exact_mut(width).take(heads) {
+                self.vector.soft_cap(&mut row[inside.clone()], cap);
             }
-            scratch.sums.push(self.vector.softmax_terms(visible, self.view.start));
+        }
+        sums.clear();
+        sums.resize(heads, 0.0);
+        let visible = &mut scores[inside.start..];
+        self.vector.softmax_heads(visible, width, inside.len(), self.view.start, sums);
+        for row in scores.chunks_exact_mut(width).take(heads) {
             row[..inside.start].fill(0.0);
             row[inside.end..].fill(0.0);
         }
@@ -105,7 +108,9 @@ impl Job<'_> {
         let rows: [usize; GROUP] = std::array::from_fn(|i| i);
         let tiles = v_block * TILES..((v_block + 1) * TILES).min(layout.v_dim().div_ceil(TILE_ROWS));
         let Scratch { terms, scores, weighted, lanes: store, .. } = scratch;
-        store.fill([0.0; TILE_ROWS]);
+        for store in store.chunks_exact_mut(GROUP * lanes) {
+            store[..heads * lanes].fill([0.0; TILE_ROWS]);
+        }
         let mut done = 0;
         while done < pages.len() {
             let n = CHUNK.min(pages.len() - done);
@@ -115,9 +120,7 @@ impl Job<'_> {
                 let scores = scores[done * BLOCK..].chunks_exact(BLOCK);
                 for ((i, to), terms) in weighted.chunks_exact_mut(BLOCK).enumerate().zip(scores) {
                     let exponents = self.cache.exponents(pages.start + done + i, self.kv_head, v_block);
-                    for ((to, term), e) in to.iter_mut().zip(terms).zip(exponents) {
-                        *to = mul(*term, pow2(i32::from(*e as i8)));
-                    }
+                    self.vector.weigh(terms, exponents, to);
                 }
                 // A term is at most 1 and a value scale at most 2^EXP_MAX, so every block has a scale.
                 let made = self.form.quantise(weighted, self.attend.probs, &mut space.space(head));
@@ -148,7 +151,7 @@ impl Job<'_> {
         }
         let v_dim = layout.v_dim();
         for (tile, store) in tiles.zip(store.chunks_exact_mut(GROUP * lanes)) {
-            for (lanes, out) in store.chunks_exact_mut(lanes).zip(out.chunks_exact_mut(v_dim)) {
+            for (lanes, out) in store.chunks_exact_mut(lanes).zip(out.chunks_exact_mut(v_dim)).take(heads) {
                 let end = v_dim.min((tile + 1) * TILE_ROWS);
                 let to = &mut out[tile * TILE_ROWS..end];
                 to.copy_from_slice(&fold(lanes)[..to.len()]);

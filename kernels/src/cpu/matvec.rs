@@ -116,6 +116,16 @@ pub(crate) trait ArrayForm: Send + Sync {
     /// `rows[i]` and the tile's row `r`.
     fn accumulate(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]);
 
+    /// The results of a run: lanes from zero, every block of the run, then the halving tree. `lanes` is space for
+    /// them; there is a result for each of the rows.
+    fn tile(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
+        lanes.fill([0.0; TILE_ROWS]);
+        self.accumulate(run, rows, lanes);
+        for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
+            *result = fold(lanes);
+        }
+    }
+
     /// Quantise one row; `out` holds exactly its blocks.
     fn quantise(&self, row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)>;
 }
@@ -159,7 +169,7 @@ fn dot(elements: &[u8], r: usize, q: &[i8]) -> i32 {
 }
 
 /// The halving tree over the lanes of one row.
-#[inline]
+#[inline(always)]
 pub(crate) fn fold(lanes: &mut [[f32; TILE_ROWS]]) -> [f32; TILE_ROWS] {
     let mut half = lanes.len() / 2;
     while half > 0 {

@@ -4,7 +4,7 @@
 //! odd columns as 16-bit values 0..=255, and `madd` with a broadcast pair of activations adds two products a row,
 //! exact in i32; the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, fold, pick};
 use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
@@ -37,6 +37,17 @@ impl ArrayForm for Avx2 {
         }
     }
 
+    fn tile(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
+        run.check(rows, lanes);
+        // SAFETY: as in `accumulate`.
+        unsafe {
+            match run.acts.limbs() {
+                1 => tile::<1, 4>(run, rows, lanes, results),
+                _ => tile::<2, 2>(run, rows, lanes, results),
+            }
+        }
+    }
+
     fn quantise(&self, row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
         // SAFETY: an `Avx2` exists only where the processor has AVX2.
         unsafe { quantise(row, limbs, out) }
@@ -47,6 +58,7 @@ impl ArrayForm for Avx2 {
 ///
 /// # Safety
 /// `run.check(rows, lanes)` has passed and the rows have `LIMBS` limbs.
+#[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn accumulate<const LIMBS: usize, const R: usize>(
     run: &Run<'_>,
@@ -92,6 +104,25 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
                 _ => block::<LIMBS, 3>(run, b, elements, scale, pick(rows, i), lane),
             }
         }
+    }
+}
+
+/// [`ArrayForm::tile`], its three parts compiled for these instructions together.
+///
+/// # Safety
+/// As [`accumulate`].
+#[target_feature(enable = "avx2")]
+unsafe fn tile<const LIMBS: usize, const R: usize>(
+    run: &Run<'_>,
+    rows: &[usize],
+    lanes: &mut [[f32; TILE_ROWS]],
+    results: &mut [[f32; TILE_ROWS]],
+) {
+    lanes.fill([0.0; TILE_ROWS]);
+    // SAFETY: as the caller promises.
+    unsafe { accumulate::<LIMBS, R>(run, rows, lanes) };
+    for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
+        *result = fold(lanes);
     }
 }
 

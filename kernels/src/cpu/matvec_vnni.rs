@@ -4,7 +4,7 @@
 //! activations' four bytes are broadcast as the signed one; products and sums are exact in i32 (this is not the
 //! saturating form), and the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, fold, pick};
 use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
@@ -40,6 +40,17 @@ impl ArrayForm for Vnni {
         }
     }
 
+    fn tile(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
+        run.check(rows, lanes);
+        // SAFETY: as in `accumulate`.
+        unsafe {
+            match run.acts.limbs() {
+                1 => tile::<1>(run, rows, lanes, results),
+                _ => tile::<2>(run, rows, lanes, results),
+            }
+        }
+    }
+
     fn quantise(&self, row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
         // SAFETY: a `Vnni` exists only where the processor has AVX2 too.
         unsafe { quantise(row, limbs, out) }
@@ -51,6 +62,7 @@ const R: usize = 8;
 
 /// # Safety
 /// `run.check(rows, lanes)` has passed and the rows have `LIMBS` limbs.
+#[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
     let offsets: [u32; TILE_ROWS] = match run.scales {
@@ -94,6 +106,25 @@ unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &
                 _ => block::<LIMBS, 3>(run, b, elements, scale, pick(rows, i), lane),
             }
         }
+    }
+}
+
+/// [`ArrayForm::tile`], its three parts compiled for these instructions together.
+///
+/// # Safety
+/// As [`accumulate`].
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn tile<const LIMBS: usize>(
+    run: &Run<'_>,
+    rows: &[usize],
+    lanes: &mut [[f32; TILE_ROWS]],
+    results: &mut [[f32; TILE_ROWS]],
+) {
+    lanes.fill([0.0; TILE_ROWS]);
+    // SAFETY: as the caller promises.
+    unsafe { accumulate::<LIMBS>(run, rows, lanes) };
+    for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
+        *result = fold(lanes);
     }
 }
 

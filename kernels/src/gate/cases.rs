@@ -2,7 +2,7 @@
 
 use crate::cpu::matvec::{ArrayForm, GROUP, Mirror, RowOut, Run, Scales};
 use crate::format::{BLOCK, Lanes, Limbs};
-use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec, TILE_ROWS, ZERO};
+use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec, Space, TILE_ROWS, ZERO};
 use crate::probe::Seed;
 
 /// How a test's integers are drawn.
@@ -153,12 +153,14 @@ fn matvec(
     let matrix = Matrix::new(layout, &bytes).map_err(|e| e.to_string())?;
     let lanes = [8, 32, 4, 16].map(Lanes::new)[number as usize / 2 % 4].unwrap_or_default();
     let call = Matvec::new(matrix, &acts, None, lanes).map_err(|e| e.to_string())?;
-    let (mut mirror, mut form) = (Group::new(&call, &Mirror), Group::new(&call, form));
+    let mut spaces = [Space::default(), Space::default()];
+    let [one, other] = &mut spaces;
+    let (mut mirror, mut form) = (Group::new(&call, &Mirror, one), Group::new(&call, form, other));
     for tile in 0..layout.tiles() {
         for first in (0..tokens).step_by(GROUP) {
             let n = GROUP.min(tokens - first);
-            let mut pairs = mirror.results(tile, first, n).zip(form.results(tile, first, n));
-            if !pairs.all(|(want, got)| same(&want, &got)) {
+            let mut pairs = mirror.results(tile, first, n).iter().zip(form.results(tile, first, n));
+            if !pairs.all(|(want, got)| same(want, got)) {
                 return Err(name());
             }
         }

@@ -229,6 +229,12 @@ impl<'a> Matrix<'a> {
         self.layout
     }
 
+    /// Its bytes, tile after tile.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// The bases, scale bytes and elements of a tile.
     pub(crate) fn tile_parts(&self, tile: usize) -> (&'a [u8; TILE_ROWS], &'a [u8], &'a [u8]) {
         let size = self.layout.tile_bytes();

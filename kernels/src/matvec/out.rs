@@ -148,7 +148,11 @@ impl<'a> OutTiles<'a> {
         let (at, n) = self.span(tile, token);
         // SAFETY: `span` lies inside the buffer that the constructors checked, and inside this piece's tiles.
         let out = unsafe { std::slice::from_raw_parts_mut(self.y.add(at), n) };
-        out.copy_from_slice(&values[..n]);
+        // A whole tile is a copy of known length: no call.
+        match <&mut [f32; TILE_ROWS]>::try_from(&mut *out) {
+            Ok(out) => *out = *values,
+            Err(_) => out.copy_from_slice(&values[..n]),
+        }
     }
 
     /// A tile's results for one token-row.

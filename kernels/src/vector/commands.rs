@@ -201,11 +201,24 @@ impl VectorUnit {
     /// score, which decides the lanes of the sum.
     #[must_use]
     pub fn softmax_terms(&self, scores: &mut [f32], first_position: usize) -> f32 {
-        let mut sum = [0.0];
-        let width = scores.len();
-        let operands = &mut [Operand::output(scores, 0), Operand::output(&mut sum, 0)];
-        self.run_with(&table::ATTEND_SOFTMAX, 1, width, &[], Function::Relu, first_position, operands);
+        let (mut sum, width) = ([0.0], scores.len());
+        self.softmax_heads(scores, 0, width, first_position, &mut sum);
         sum[0]
+    }
+
+    /// [`VectorUnit::softmax_terms`] head by head, and each head's sum. A head has `width` scores, the
+    /// first of the next head lies `stride` on; `first_position` is the position of every head's first score.
+    pub fn softmax_heads(
+        &self,
+        scores: &mut [f32],
+        stride: usize,
+        width: usize,
+        first_position: usize,
+        sums: &mut [f32],
+    ) {
+        let heads = sums.len();
+        let operands = &mut [Operand::output(scores, stride), Operand::output(sums, 1)];
+        self.run_with(&table::ATTEND_SOFTMAX, heads, width, &[], Function::Relu, first_position, operands);
     }
 
     /// x = x * recip(sum), head by head, in place: what ends an attention.

@@ -114,7 +114,7 @@ impl Default for VectorUnit {
 }
 
 /// Holds a form to the mirror: every function on its borders, every micro-program on ragged shapes and hard values,
-/// then the conv and the delta unit.
+/// then the conv and the delta unit and the softmax terms of attention.
 ///
 /// # Errors
 /// The first test whose bits differ.
@@ -122,6 +122,7 @@ pub(super) fn check(form: Form) -> Result<(), GateError> {
     check_with(|micro, run| interpret(form, micro, run), |f, x, y| form.map(f, x, y))
         .and_then(|()| crate::conv::check(form))
         .and_then(|()| crate::delta::check(form))
+        .and_then(|()| crate::attend::terms::check(form))
         .map_err(|test| GateError { form, test })
 }
 
