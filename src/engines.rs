@@ -1,6 +1,7 @@
 //! Engines for a model: the reference on the checkpoint's own weights, and the int8 one on its weight image.
 
 use crate::image_cache::{CacheError, ImageCache};
+use crate::image_memory::{ImageBytes, hold, zeroed};
 use crate::model::Model;
 use sha2::{Digest as _, Sha256};
 use wordline_engine::image::{BuildError, Digest, Image, ImageError, ImageLayout, LayoutError, build_into};
@@ -25,6 +26,9 @@ pub enum EngineError {
     /// The weight image could not be built.
     #[error("no weight image: {0}")]
     Build(#[from] BuildError),
+    /// The system has no memory for the weight image.
+    #[error("no memory for the weight image: {0}; take a smaller model, or give the image a cache on disk")]
+    Memory(#[source] std::io::Error),
     /// The weight image was refused, although it was built just now.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -126,7 +130,7 @@ impl Setup<'_> {
             // The second time around a damaged image has been removed.
             for _ in 0..2 {
                 match cache.get(&key, layout.bytes(), build) {
-                    Ok(map) => match Image::open(self.program, map, Some(content)) {
+                    Ok(map) => match Image::open(self.program, hold(map, self.threads), Some(content)) {
                         Ok(image) => return Ok(image),
                         Err(error) => {
                             let path = cache.path(&key);
@@ -142,9 +146,9 @@ impl Setup<'_> {
                 }
             }
         }
-        let mut bytes = vec![0; layout.bytes()];
+        let mut bytes = zeroed(layout.bytes()).map_err(EngineError::Memory)?;
         build(&mut bytes)?;
-        Ok(Image::open(self.program, bytes, Some(content))?)
+        Ok(Image::open(self.program, ImageBytes::Held(bytes), Some(content))?)
     }
 
     fn build(&self, layout: &ImageLayout, content: Digest, out: &mut [u8]) -> Result<(), BuildError> {

@@ -12,6 +12,7 @@ pub mod cli;
 pub mod engines;
 pub mod generate;
 pub mod image_cache;
+pub mod image_memory;
 pub mod measure;
 pub mod model;
 pub mod pipeline;
