@@ -4,7 +4,7 @@
 //! fails one test is demoted: the next one is taken, and the report says which test failed. The mirror itself is held
 //! to the pinned probe. Without a whole table and a passing form there is no [`Units`], and nothing computes.
 
-mod cases;
+pub(crate) mod cases;
 
 use crate::cpu::matvec::{ArrayForm, Mirror};
 use crate::probe::{self, Probe};

@@ -42,36 +42,60 @@ pub const ARRAY: Probe = Probe::from_hex("54497ad3de3102e48ec069d0c40aa8c08994b8
 /// Matrix rows, columns and token-rows of the probe.
 const SHAPE: (usize, usize, usize) = (40, 330, 5);
 
-/// The probe of one form: a matrix and rows drawn from a seed, quantised and multiplied at the default numerics.
+/// The probe of one form: the operands quantised and multiplied at the default numerics.
 pub(crate) fn array(form: &dyn ArrayForm) -> Probe {
+    let Some(operands) = Operands::new() else { return Probe([0; 32]) };
     let (rows, cols, tokens) = SHAPE;
-    let seed = &mut Seed::new(0x776f_7264_6c69_6e65);
-    let Ok(layout) = MatrixLayout::new(rows, cols) else { return Probe([0; 32]) };
-    let mut bytes = vec![0; layout.bytes()];
-    for (tile, out) in bytes.chunks_exact_mut(layout.tile_bytes()).enumerate() {
-        let values: Vec<f32> = (0..layout.tile_rows(tile).len() * cols).map(|_| seed.value()).collect();
-        if layout.pack_tile(tile, &values, out).is_err() {
-            return Probe([0; 32]);
-        }
-    }
     let mut acts = Acts::new();
     let mut places = acts.shape(tokens, cols, Limbs::Two);
-    for row in 0..tokens {
-        let values: Vec<f32> = (0..cols).map(|_| seed.value()).collect();
-        if form.quantise(&values, Limbs::Two, &mut places.space(row)).is_err() {
+    for (row, values) in operands.values.chunks_exact(cols).enumerate() {
+        if form.quantise(values, Limbs::Two, &mut places.space(row)).is_err() {
             return Probe([0; 32]);
         }
     }
-    let mut hash = Sha256::new();
-    let results = Matrix::new(layout, &bytes).ok().and_then(|m| Matvec::new(m, &acts, None, Lanes::default()).ok());
-    let Some(call) = results else { return Probe([0; 32]) };
+    let Some(call) = operands.matrix().and_then(|m| Matvec::new(m, &acts, None, Lanes::default()).ok()) else {
+        return Probe([0; 32]);
+    };
     let mut space = Space::default();
     let mut group = Group::new(&call, form, &mut space);
-    let tiles: Vec<Vec<_>> = (0..layout.tiles()).map(|tile| group.results(tile, 0, tokens).to_vec()).collect();
-    for token in 0..tokens {
-        let row = tiles.iter().flat_map(|tile| tile[token]).take(rows);
-        row.for_each(|y| hash.update(y.to_bits().to_le_bytes()));
+    let tiles: Vec<Vec<_>> = (0..operands.layout.tiles()).map(|tile| group.results(tile, 0, tokens).to_vec()).collect();
+    let results: Vec<f32> =
+        (0..tokens).flat_map(|token| tiles.iter().flat_map(move |tile| tile[token]).take(rows)).collect();
+    hash(&results)
+}
+
+/// What the probe multiplies: a matrix and rows of values, drawn from a seed.
+pub(crate) struct Operands {
+    pub(crate) layout: MatrixLayout,
+    bytes: Vec<u8>,
+    /// `[tokens, cols]`.
+    pub(crate) values: Vec<f32>,
+}
+
+impl Operands {
+    /// `None` where the format cannot hold them, which would be a bug.
+    pub(crate) fn new() -> Option<Self> {
+        let (rows, cols, tokens) = SHAPE;
+        let seed = &mut Seed::new(0x776f_7264_6c69_6e65);
+        let layout = MatrixLayout::new(rows, cols).ok()?;
+        let mut bytes = vec![0; layout.bytes()];
+        for (tile, out) in bytes.chunks_exact_mut(layout.tile_bytes()).enumerate() {
+            let values: Vec<f32> = (0..layout.tile_rows(tile).len() * cols).map(|_| seed.value()).collect();
+            layout.pack_tile(tile, &values, out).ok()?;
+        }
+        let values = (0..tokens * cols).map(|_| seed.value()).collect();
+        Some(Self { layout, bytes, values })
     }
+
+    pub(crate) fn matrix(&self) -> Option<Matrix<'_>> {
+        Matrix::new(self.layout, &self.bytes).ok()
+    }
+}
+
+/// The probe of results `[tokens, rows]`.
+pub(crate) fn hash(results: &[f32]) -> Probe {
+    let mut hash = Sha256::new();
+    results.iter().for_each(|y| hash.update(y.to_bits().to_le_bytes()));
     Probe(hash.finalize().into())
 }
 

@@ -7,7 +7,7 @@ use crate::probe::Seed;
 
 /// How a test's integers are drawn.
 #[derive(Clone, Copy, Debug)]
-enum Fill {
+pub(crate) enum Fill {
     /// All of one pair.
     Constant(i8, i8),
     /// -128, -127, -1, 0, 1, 127.
@@ -20,7 +20,7 @@ enum Fill {
     Random,
 }
 
-const FILLS: [Fill; 8] = [
+pub(crate) const FILLS: [Fill; 8] = [
     Fill::Constant(127, 127),
     Fill::Constant(-127, 127),
     Fill::Constant(-128, -128),
@@ -32,7 +32,7 @@ const FILLS: [Fill; 8] = [
 ];
 
 /// Columns, matrix rows, token-rows: around every border of block, tile, group and lane.
-const SHAPES: [(usize, usize, usize); 12] = [
+pub(crate) const SHAPES: [(usize, usize, usize); 12] = [
     (1, 1, 1),
     (3, 17, 2),
     (31, 15, 3),
@@ -48,7 +48,7 @@ const SHAPES: [(usize, usize, usize); 12] = [
 ];
 
 /// Rows of values that meet every branch of the quantiser.
-const QUANTISED: usize = 64;
+pub(crate) const QUANTISED: usize = 64;
 
 /// How many tests there are.
 pub(super) fn count() -> usize {
@@ -101,7 +101,7 @@ fn edge(seed: &mut Seed) -> i8 {
 }
 
 /// Quantised rows by their integers; what lies past the columns is zero, as the quantiser leaves it.
-fn acts(seed: &mut Seed, fill: Fill, rows: usize, cols: usize, limbs: Limbs) -> Acts {
+pub(crate) fn acts(seed: &mut Seed, fill: Fill, rows: usize, cols: usize, limbs: Limbs) -> Acts {
     let blocks = cols.div_ceil(BLOCK);
     let (mut q, mut scale) = (Vec::new(), Vec::new());
     for row in 0..rows {
@@ -120,7 +120,7 @@ fn acts(seed: &mut Seed, fill: Fill, rows: usize, cols: usize, limbs: Limbs) -> 
 }
 
 /// A matrix by its integers, with bases and scale bytes of every kind.
-fn matrix(seed: &mut Seed, fill: Fill, layout: &MatrixLayout) -> Vec<u8> {
+pub(crate) fn matrix(seed: &mut Seed, fill: Fill, layout: &MatrixLayout) -> Vec<u8> {
     let mut bytes = Vec::new();
     for tile in 0..layout.tiles() {
         let scales = layout.tile_bytes() - layout.blocks() * BLOCK * TILE_ROWS;
@@ -197,8 +197,8 @@ fn strided(
     Err(format!("run of {blocks} blocks from block {first_act}, stride {stride}, {} limbs", limbs.count()))
 }
 
-/// The quantiser on a row of values of many sizes, ties, zeros, and on rows that must be refused.
-fn quantise(form: &dyn ArrayForm, limbs: Limbs, number: u64) -> Result<(), String> {
+/// A row of at most 130 values of many sizes, ties and zeros; rows 0, 1 and 2 must be refused.
+pub(crate) fn quantiser_row(limbs: Limbs, number: u64) -> Vec<f32> {
     let seed = &mut Seed::new(2000 + number);
     let cols = 1 + seed.below(130) as usize;
     let mut row: Vec<f32> = (0..cols)
@@ -217,6 +217,13 @@ fn quantise(form: &dyn ArrayForm, limbs: Limbs, number: u64) -> Result<(), Strin
         2 => row[cols - 1] = 1e30,
         _ => (),
     }
+    row
+}
+
+/// The quantiser on a row of values of many sizes, ties, zeros, and on rows that must be refused.
+fn quantise(form: &dyn ArrayForm, limbs: Limbs, number: u64) -> Result<(), String> {
+    let row = quantiser_row(limbs, number);
+    let cols = row.len();
     let make = |form: &dyn ArrayForm| {
         let (n, l) = (cols.div_ceil(BLOCK), limbs.count());
         let (mut q8, mut q16, mut fix, mut scale) =
@@ -231,6 +238,6 @@ fn quantise(form: &dyn ArrayForm, limbs: Limbs, number: u64) -> Result<(), Strin
     Err(format!("quantise {cols} values, {} limbs, row {number}", limbs.count()))
 }
 
-fn same(a: &[f32], b: &[f32]) -> bool {
+pub(crate) fn same(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }

@@ -413,6 +413,22 @@ impl Gpu {
         Ok(pipeline)
     }
 
+    /// Compile sources that will be asked for, on as many threads as there are processors. What fails here fails again,
+    /// with its error, when it is asked for.
+    pub fn prepare(&self, what: &str, sources: &[String]) {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(sources.len()) {
+                scope.spawn(|| {
+                    while let Some(source) = sources.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                        let _ = self.pipeline(what, source);
+                    }
+                });
+            }
+        });
+    }
+
     /// Wait for a submission, or for all.
     ///
     /// # Errors

@@ -10,18 +10,27 @@
 //! | [`vector`] | shaders printed from the table of micro-programs |
 //! | [`conv`], [`delta`], [`cache`], [`attend`], [`rows`] | the units that carry state, attention, top-k |
 //! | [`floats`] | the init gate of all of these |
+//! | [`quantise`], [`weights`], [`matvec`], [`matvec_text`] | the array unit: rows to limbs, weights packed once, products |
+//! | [`gate`] | the array unit's init gate |
+//! | [`clock`] | how long a pass takes, how fast memory is |
 //! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
 
 pub mod attend;
 pub mod cache;
+pub mod clock;
 pub mod conv;
 pub mod delta;
 pub mod device;
 pub mod floats;
+pub mod gate;
 pub mod job;
+pub mod matvec;
+pub mod matvec_text;
+pub mod quantise;
 pub mod record;
 pub mod rows;
 pub mod vector;
+pub mod weights;
 pub mod wgsl;
 
 pub use device::{Choice, Facts, Gpu, GpuError, Kind, Pipeline};
@@ -56,5 +65,7 @@ impl std::fmt::Display for Method {
     }
 }
 
+#[cfg(test)]
+mod array_tests;
 #[cfg(test)]
 mod tests;

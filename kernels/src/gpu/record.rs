@@ -139,6 +139,11 @@ impl Staging {
         self.0.size()
     }
 
+    /// Record a copy of a whole buffer.
+    pub(super) fn take(&self, encoder: &mut wgpu::CommandEncoder, from: &wgpu::Buffer) {
+        encoder.copy_buffer_to_buffer(from, 0, &self.0, 0, from.size());
+    }
+
     /// Wait until the submissions so far have ended, and show the first `size` bytes to `see`.
     ///
     /// # Errors
@@ -208,9 +213,13 @@ pub fn encode(gpu: &Gpu, dispatches: &[Dispatch], reads: &[ReadBack<'_>]) -> Res
 }
 
 pub(super) fn fill(pass: &mut wgpu::ComputePass<'_>, dispatches: &[Dispatch]) {
+    let mut set = None;
     for dispatch in dispatches {
         let [x, y, z] = dispatch.groups;
-        pass.set_pipeline(&dispatch.pipeline);
+        if set != Some(&dispatch.pipeline) {
+            pass.set_pipeline(&dispatch.pipeline);
+            set = Some(&dispatch.pipeline);
+        }
         pass.set_bind_group(0, &dispatch.bind, &[]);
         pass.dispatch_workgroups(x, y, z);
     }

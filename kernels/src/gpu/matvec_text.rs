@@ -1,0 +1,445 @@
+//! The array unit's shaders as text: one for subgroups, one for devices without.
+//!
+//! Lane order is the array's own: block `b` adds to lane `b mod L`, ascending, high limb before low, then the halving tree.
+//! A subgroup of `S` threads takes `S` neighbouring blocks of a set of rows at a time, a block a thread, so loads are wide
+//! and all rows of the set use the activations that were loaded once. The exact products then change places by
+//! shuffles, so that `L` threads hold the lanes of one row, `S / L` rows at once, and add them in order. Every addition
+//! passes the rounding barrier. What lies past the last block has a scale of zero: a lane never holds a negative zero, so
+//! adding a zero of either sign changes no bit.
+
+use super::Method;
+use super::job::fill;
+use super::weights::QUAD;
+use super::wgsl::prelude;
+use crate::format::Limbs;
+use std::fmt::Write as _;
+
+/// How a shader is laid over a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// Threads of a subgroup; `None`: a lane a thread, joined through workgroup memory.
+    pub subgroup: Option<u32>,
+    /// Rows of a subgroup: a multiple of 4 and of `subgroup / lanes`.
+    pub rows: u32,
+    /// Blocks that a thread asks for before it multiplies the first.
+    pub unroll: u32,
+    /// Subgroups of a workgroup.
+    pub subgroups: u32,
+    /// Token-rows that share one reading of the weights.
+    pub tokens: u32,
+}
+
+/// What the text depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) method: Method,
+    pub(super) lanes: u32,
+    pub(super) limbs: Limbs,
+    pub(super) blocks: u32,
+    pub(super) group: u32,
+    /// Quads of the chunk's rows.
+    pub(super) quads: u32,
+    pub(super) bias: bool,
+    pub(super) residual: Option<Place>,
+    /// The matrix is one of a stack's, picked by a buffer.
+    pub(super) routed: bool,
+    /// Workgroups before the first of this dispatch.
+    pub(super) first: u32,
+    pub(super) ends: Ends,
+}
+
+/// Where results go and what they meet there: constants of the text, for a word that has to be loaded first costs as
+/// much time as a small matrix.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ends {
+    /// Rows of the chunk, and the matrix row of the first.
+    pub(super) rows: u32,
+    pub(super) first_row: u32,
+    pub(super) offset: u32,
+    pub(super) stride: u32,
+    pub(super) x_offset: u32,
+    pub(super) x_stride: u32,
+    pub(super) scale: f32,
+    pub(super) k: u32,
+    pub(super) vectors: u32,
+    pub(super) first_expert: u32,
+    pub(super) experts: u32,
+    pub(super) all_experts: u32,
+}
+
+/// Where the rows lie that a product is added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the output's own buffer.
+    Output,
+    /// In another.
+    Apart,
+}
+
+/// Threads of a workgroup without subgroups.
+pub(super) const THREADS: u32 = 64;
+
+impl Plan {
+    /// Matrix rows of a workgroup.
+    pub(super) fn group_rows(&self, lanes: u32) -> u32 {
+        match self.subgroup {
+            Some(_) => self.rows * self.subgroups,
+            None => THREADS / lanes,
+        }
+    }
+}
+
+/// The shader.
+pub(super) fn source(plan: &Plan, shape: &Shape) -> String {
+    let mut text = if shape.routed { prelude(&[]) } else { reading(&prelude(&[])) };
+    text += &bindings(shape, plan.tokens);
+    text += &match plan.subgroup {
+        Some(size) => subgroups(plan, shape, size),
+        None => memory(plan, shape),
+    };
+    text
+}
+
+/// The prelude of a shader that never fails its command: it only reads the step's words, so products that do not depend
+/// on one another overlap.
+fn reading(prelude: &str) -> String {
+    let lines = prelude.lines().filter(|line| !line.starts_with("fn fail"));
+    let text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    let text = text.replace("fault: atomic<u32>", "fault: u32").replace("atomicLoad(&step.fault)", "step.fault");
+    text.replace("var<storage, read_write> step", "var<storage, read> step")
+}
+
+fn bindings(shape: &Shape, tokens: u32) -> String {
+    let mut text = fill(
+        HEAD,
+        &[
+            ("$BLOCKS", shape.blocks.to_string()),
+            ("$GROUP", shape.group.to_string()),
+            ("$SHIFT", shape.group.trailing_zeros().to_string()),
+            ("$QUADS", shape.quads.to_string()),
+            ("$LIMBS", shape.limbs.count().to_string()),
+        ],
+    );
+    let e = &shape.ends;
+    let words = [
+        ("ROWS", e.rows),
+        ("FIRST_ROW", e.first_row),
+        ("OFFSET", e.offset),
+        ("STRIDE", e.stride),
+        ("X_OFFSET", e.x_offset),
+        ("X_STRIDE", e.x_stride),
+        ("K", e.k),
+        ("VECTORS", e.vectors),
+        ("FIRST_EXPERT", e.first_expert),
+        ("EXPERTS", e.experts),
+        ("ALL_EXPERTS", e.all_experts),
+    ];
+    for (name, value) in words {
+        let _ = writeln!(text, "const {name}: u32 = {value}u;");
+    }
+    let _ = writeln!(text, "fn x_scale() -> f32 {{ return bitcast<f32>({:#x}u ^ zero); }}", e.scale.to_bits());
+    let mut binding = 7;
+    let mut bind = |text: &mut String, name: &str, ty: &str| {
+        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{ty}>;");
+        binding += 1;
+    };
+    if shape.bias {
+        bind(&mut text, "bias", "f32");
+    }
+    if shape.residual == Some(Place::Apart) {
+        bind(&mut text, "residual", "f32");
+    }
+    if shape.routed {
+        bind(&mut text, "picks", "f32");
+    }
+    if shape.method == Method::Lut {
+        bind(&mut text, "table", "u32");
+    }
+    text += match shape.method {
+        Method::Dp4a => DP4A,
+        Method::Lut => LUT,
+    };
+    let bias = if shape.bias { "v = r(v + bias[m]);" } else { "" };
+    let residual = match shape.residual {
+        None => "",
+        Some(Place::Output) => "v = r(y[at] + r(x_scale() * v));",
+        Some(Place::Apart) => "v = r(residual[X_OFFSET + token * X_STRIDE + m] + r(x_scale() * v));",
+    };
+    let beyond = if tokens > 1 { "token >= params.tokens" } else { "false" };
+    text + &fill(
+        FINISH,
+        &[("$BEYOND", beyond.to_owned()), ("$BIAS", bias.to_owned()), ("$RESIDUAL", residual.to_owned())],
+    )
+}
+
+const HEAD: &str = "
+struct Params { command: u32, tokens: u32, none: u32, spare: u32 }
+@group(0) @binding(1) var<storage, read> params: Params;
+@group(0) @binding(2) var<storage, read> elements: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> codes: array<u32>;
+@group(0) @binding(4) var<storage, read> limbs: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> scales: array<f32>;
+@group(0) @binding(6) var<storage, read_write> y: array<f32>;
+const BLOCKS: u32 = $BLOCKSu;
+const QUADS: u32 = $QUADSu;
+fn element(quad: u32, row: u32, half: u32, block: u32) -> vec4<u32> {
+  let group = block >> $SHIFTu;
+  return elements[quad * (BLOCKS * 8u) + group * ($GROUPu * 8u) + (row * 2u + half) * $GROUPu + (block & ($GROUPu - 1u))];
+}
+fn limb(token: u32, which: u32, half: u32, block: u32) -> vec4<u32> {
+  return limbs[((token * $LIMBSu + which) * 2u + half) * BLOCKS + block];
+}
+// What the base of row `row` of the quad adds to its scale bytes: m * 2^e is 1.mmm * 2^(e + 3).
+fn base(bases: u32, row: u32) -> u32 {
+  return bitcast<u32>((bitcast<i32>(bases << (24u - 8u * row)) >> 24u) + 130) << 3u;
+}
+fn scale(base: u32, code: u32, row: u32) -> f32 {
+  return bitcast<f32>((base + ((code >> (8u * row)) & 255u)) << 20u);
+}
+";
+
+const DP4A: &str = "
+fn products(a: vec4<u32>, c: vec4<u32>) -> i32 {
+  return dot4I8Packed(a.x, c.x) + dot4I8Packed(a.y, c.y) + dot4I8Packed(a.z, c.z) + dot4I8Packed(a.w, c.w);
+}
+";
+
+const LUT: &str = "
+fn product(a: u32, c: u32) -> i32 {
+  let at = ((a & 255u) << 8u) | (c & 255u);
+  return bitcast<i32>(table[at >> 1u] << (16u - 16u * (at & 1u))) >> 16u;
+}
+fn products(a: vec4<u32>, c: vec4<u32>) -> i32 {
+  var sum = 0;
+  for (var word = 0u; word < 4u; word += 1u) {
+    for (var shift = 0u; shift < 32u; shift += 8u) { sum += product(a[word] >> shift, c[word] >> shift); }
+  }
+  return sum;
+}
+";
+
+const FINISH: &str = "
+fn finish(value: f32, row: u32, token: u32) {
+  if (row >= ROWS || $BEYOND) { return; }
+  let m = FIRST_ROW + row;
+  let at = OFFSET + token * STRIDE + m;
+  var v = value;
+  $BIAS
+  $RESIDUAL
+  y[at] = v;
+}
+";
+
+/// The picked expert; in another chunk: no steps, and nothing is written. Bits are compared, for a compiler may take it
+/// that there is no NaN.
+const ROUTE: &str = "
+  let pick = group.x;
+  let number = picks[pick];
+  let chosen = u32(max(number, 0.0));
+  if (local == 0u && (chosen >= ALL_EXPERTS || bitcast<u32>(f32(chosen)) != bitcast<u32>(number))) { fail(params.command); }
+  let here = chosen >= FIRST_EXPERT && chosen - FIRST_EXPERT < EXPERTS;
+  let expert = select(0u, chosen - FIRST_EXPERT, here);
+  let source = pick / K * VECTORS + pick % K % VECTORS;
+";
+
+/// Rows of a set at once, `size / lanes` rows in the lanes of one subgroup.
+fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
+    let Plan { rows, unroll, subgroups, tokens, .. } = *plan;
+    let (lanes, groups, two) = (shape.lanes, size / shape.lanes, shape.limbs == Limbs::Two);
+    let (quads, sets) = (rows / QUAD as u32, rows / groups);
+    let steps = shape.blocks.div_ceil(size);
+    let ragged = !shape.blocks.is_multiple_of(size * unroll);
+    let mut t = format!(
+        "\n@compute @workgroup_size({})\nfn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) part: u32, \
+         @builtin(subgroup_invocation_id) lane: u32) {{\n  let live = begin();\n  zero ^= params.none;\n  \
+         let unit = ({}u + group.y) * {subgroups}u + part;\n",
+        size * subgroups,
+        shape.first,
+    );
+    let (here, source, expert, count) = if shape.routed {
+        t += &ROUTE.replace("local", "(part | lane)");
+        ("live && here", "source", "expert", format!("select(0u, {steps}u, here)"))
+    } else {
+        ("live", "0u", "0u", format!("{steps}u"))
+    };
+    for q in 0..quads {
+        let _ = write!(
+            t,
+            "  let n{q} = min(unit * {quads}u + {q}u, QUADS - 1u);\n  let q{q} = {expert} * QUADS + n{q};\n  \
+             let c{q} = {expert} * (QUADS * (BLOCKS + 1u)) + n{q} * BLOCKS;\n  \
+             let bases{q} = codes[{expert} * (QUADS * (BLOCKS + 1u)) + QUADS * BLOCKS + n{q}];\n",
+        );
+        for j in 0..QUAD {
+            let _ = writeln!(t, "  let base{q}_{j} = base(bases{q}, {j}u);");
+        }
+    }
+    for token in 0..tokens {
+        let first = if shape.routed { source.to_owned() } else { format!("group.x * {tokens}u + {token}u") };
+        let _ = writeln!(t, "  let t{token} = {first};");
+        for set in 0..sets {
+            let _ = writeln!(t, "  var a{token}_{set} = 0.0;");
+        }
+    }
+    for stage in 0..groups.trailing_zeros() {
+        let _ = writeln!(t, "  let up{stage} = ((lane / {lanes}u) & {}u) != 0u;", 1 << stage);
+    }
+    let _ = writeln!(t, "  let steps = {count};\n  for (var o = 0u; o < steps; o += {unroll}u) {{");
+    for i in 0..unroll {
+        if ragged {
+            let _ = writeln!(t, "    let k{i}_any = (o + {i}u) * {size}u + lane;");
+            let _ = writeln!(t, "    let k{i} = min(k{i}_any, BLOCKS - 1u);");
+        } else {
+            let _ = writeln!(t, "    let k{i} = (o + {i}u) * {size}u + lane;");
+        }
+        for q in 0..quads {
+            for j in 0..QUAD {
+                for h in 0..2 {
+                    let _ = writeln!(t, "    let e{i}_{q}_{j}_{h} = element(q{q}, {j}u, {h}u, k{i});");
+                }
+            }
+            let _ = writeln!(t, "    let code{i}_{q} = codes[c{q} + k{i}];");
+        }
+    }
+    for i in 0..unroll {
+        for token in 0..tokens {
+            let _ = writeln!(t, "    {{");
+            for (w, name) in shape_limbs(two) {
+                for h in 0..2 {
+                    let _ = writeln!(t, "      let {name}{h} = limb(t{token}, {w}u, {h}u, k{i});");
+                }
+            }
+            let x = format!("scales[t{token} * BLOCKS + k{i}]");
+            let x = if ragged { format!("select(0.0, {x}, k{i}_any < BLOCKS)") } else { x };
+            let _ = writeln!(t, "      let xs = {x};");
+            for row in 0..rows {
+                let (q, j) = (row / QUAD as u32, row % QUAD as u32);
+                let _ = writeln!(t, "      let s{row} = scale(base{q}_{j}, code{i}_{q}, {j}u) * xs;");
+                for (w, name) in shape_limbs(two) {
+                    let place = if two && *w == 0 { format!("(s{row} * 256.0)") } else { format!("s{row}") };
+                    let _ = writeln!(
+                        t,
+                        "      var {name}p{row} = f32(products(e{i}_{q}_{j}_0, {name}0) + products(e{i}_{q}_{j}_1, {name}1)) * {place};"
+                    );
+                }
+            }
+            for set in 0..sets {
+                transpose(&mut t, set * groups, groups, lanes, two);
+                for from in 0..groups {
+                    for (_, name) in shape_limbs(two) {
+                        let _ =
+                            writeln!(t, "      a{token}_{set} = b(a{token}_{set} + {name}p{});", set * groups + from);
+                    }
+                }
+            }
+            let _ = writeln!(t, "    }}");
+        }
+    }
+    t += "  }\n";
+    for token in 0..tokens {
+        for set in 0..sets {
+            let a = format!("a{token}_{set}");
+            let mut s = lanes / 2;
+            while s > 0 {
+                let _ = writeln!(t, "  {a} = b({a} + subgroupShuffleXor({a}, {s}u));");
+                s /= 2;
+            }
+        }
+    }
+    let _ = writeln!(t, "  if (!({here}) || lane % {lanes}u != 0u) {{ return; }}");
+    for token in 0..tokens {
+        let place = if shape.routed { "group.x".to_owned() } else { format!("t{token}") };
+        for set in 0..sets {
+            let row = format!("unit * {rows}u + {}u + lane / {lanes}u", set * groups);
+            let _ = writeln!(t, "  finish(a{token}_{set}, {row}, {place});");
+        }
+    }
+    t + "}\n"
+}
+
+/// Index and name of the limbs, high first.
+fn shape_limbs(two: bool) -> &'static [(u32, &'static str)] {
+    if two { &[(0, "h"), (1, "l")] } else { &[(0, "l")] }
+}
+
+/// Products of rows `first ..` change places: thread group `g` holds row `first + g`'s, in the order of the groups
+/// that made them.
+fn transpose(t: &mut String, first: u32, groups: u32, lanes: u32, two: bool) {
+    for stage in 0..groups.trailing_zeros() {
+        let bit = 1 << stage;
+        for low in (0..groups).filter(|k| k & bit == 0) {
+            let (a, c) = (first + low, first + (low | bit));
+            for (_, n) in shape_limbs(two) {
+                let _ = write!(
+                    t,
+                    "      {{ let got = subgroupShuffleXor(select({n}p{c}, {n}p{a}, up{stage}), {}u);\n        \
+                     {n}p{a} = select({n}p{a}, got, up{stage}); {n}p{c} = select(got, {n}p{c}, up{stage}); }}\n",
+                    bit * lanes
+                );
+            }
+        }
+    }
+}
+
+/// A lane of one row a thread.
+fn memory(plan: &Plan, shape: &Shape) -> String {
+    let (lanes, tokens, two) = (shape.lanes, plan.tokens, shape.limbs == Limbs::Two);
+    let mut t = format!(
+        "\nvar<workgroup> joined: array<f32, {}>;\n@compute @workgroup_size({THREADS})\n\
+         fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {{\n  \
+         let live = begin();\n  zero ^= params.none;\n  let lane = local % {lanes}u;\n  \
+         let row = ({}u + group.y) * {}u + local / {lanes}u;\n  \
+         let quad = min(row / 4u, QUADS - 1u);\n  let place = row % 4u;\n",
+        THREADS * tokens,
+        shape.first,
+        THREADS / lanes,
+    );
+    let (here, expert, count) = if shape.routed {
+        t += ROUTE;
+        ("live && here", "expert", "select(0u, BLOCKS, here)")
+    } else {
+        ("live", "0u", "BLOCKS")
+    };
+    let _ = write!(
+        t,
+        "  let q = {expert} * QUADS + quad;\n  let c = {expert} * (QUADS * (BLOCKS + 1u));\n  \
+         let row_base = base(codes[c + QUADS * BLOCKS + quad], place);\n"
+    );
+    for token in 0..tokens {
+        let first = if shape.routed { "source".to_owned() } else { format!("group.x * {tokens}u + {token}u") };
+        let _ = writeln!(t, "  let t{token} = {first};\n  var a{token} = 0.0;");
+    }
+    let _ = write!(
+        t,
+        "  let blocks = {count};\n  for (var k = lane; k < blocks; k += {lanes}u) {{\n    \
+         let e0 = element(q, place, 0u, k);\n    let e1 = element(q, place, 1u, k);\n    \
+         let w = scale(row_base, codes[c + quad * BLOCKS + k], place);\n"
+    );
+    for token in 0..tokens {
+        let _ = writeln!(t, "    {{\n      let s = w * scales[t{token} * BLOCKS + k];");
+        for (w, _) in shape_limbs(two) {
+            let place = if two && *w == 0 { "(s * 256.0)" } else { "s" };
+            let limb = |h: u32| format!("limb(t{token}, {w}u, {h}u, k)");
+            let _ = writeln!(
+                t,
+                "      a{token} = b(a{token} + f32(products(e0, {}) + products(e1, {})) * {place});",
+                limb(0),
+                limb(1)
+            );
+        }
+        t += "    }\n";
+    }
+    t += "  }\n";
+    for token in 0..tokens {
+        let _ = writeln!(t, "  joined[{}u + local] = a{token};", token * THREADS);
+    }
+    let place = if shape.routed { "group.x".to_owned() } else { format!("group.x * {tokens}u + n") };
+    let _ = write!(
+        t,
+        "  workgroupBarrier();\n  if (!({here})) {{ return; }}\n  for (var n = lane; n < {tokens}u; n += {lanes}u) {{\n    \
+         let at = n * {THREADS}u + local - lane;\n    for (var s = {}u; s > 0u; s /= 2u) {{\n      \
+         for (var i = 0u; i < s; i += 1u) {{ joined[at + i] = b(joined[at + i] + joined[at + i + s]); }}\n    }}\n    \
+         finish(joined[at], row, {place});\n  }}\n}}\n",
+        lanes / 2
+    );
+    t
+}
