@@ -1,5 +1,6 @@
 //! Engines for a model: the reference on the checkpoint's own weights, and the int8 one on its weight image.
 
+use crate::backends::Backend;
 use crate::image_cache::{CacheError, ImageCache};
 use crate::image_memory::{ImageBytes, hold, zeroed};
 use crate::model::Model;
@@ -67,6 +68,8 @@ pub struct Setup<'a> {
     pub capacity: Capacity,
     /// Threads.
     pub threads: usize,
+    /// What runs the int8 engine's commands.
+    pub backend: Backend,
     /// Where weight images are kept; none builds them in memory.
     pub cache: Option<&'a ImageCache>,
     /// Who is told.
@@ -114,7 +117,7 @@ impl Setup<'_> {
     pub fn int8_on(&self, kernels: Kernels) -> Result<EngineModel, EngineError> {
         let sequencer = Sequencer::new(self.program)?;
         let image = self.image()?;
-        Ok(EngineModel::int8(sequencer, self.capacity, image, kernels, self.threads)?)
+        Ok(self.backend.engine(sequencer, self.capacity, image, kernels, self.threads)?)
     }
 
     /// The program's weight image.

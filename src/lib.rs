@@ -7,6 +7,7 @@
 //! **Invariants**: nothing but this crate touches disk, standard streams or the clock. Family names appear in
 //! [`checkpoint::arch`] alone. An engine is given what `lower` or a program file holds, never the oracle's program.
 
+pub mod backends;
 pub mod checkpoint;
 pub mod cli;
 pub mod engines;

@@ -194,10 +194,19 @@ fn an_edited_program_runs_and_its_edit_shows() {
 }
 
 #[test]
-fn backends_that_are_not_built_say_so() {
+fn a_backend_without_a_device_says_so() {
     for backend in ["lut", "dp4a"] {
-        let ran = run(&["run", "demo", "--prompt", "x", "--backend", backend]);
-        assert!(ran.code == 2 && ran.err.contains("not built") && ran.err.contains("hint"), "{}", ran.err);
+        let ran = run(&["run", "demo", "--prompt", "x", "-n", "1", "--backend", backend]);
+        // A machine without a driver refuses; one with a driver writes what the processor writes.
+        if ran.code == 0 {
+            assert_eq!(ran.out, run(&["run", "demo", "--prompt", "x", "-n", "1", "--backend", "cpu"]).out);
+        } else {
+            assert!(
+                ran.code == 2 && ran.err.contains("no graphics adapter") && ran.err.contains("hint"),
+                "{}",
+                ran.err
+            );
+        }
     }
     assert_eq!(run(&["run", "demo", "--prompt", "x", "-n", "1", "--backend", "cpu"]).code, 0);
 }

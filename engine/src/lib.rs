@@ -12,6 +12,7 @@
 //! | [`sequencer`] | words to commands to unit jobs: the one dispatch |
 //! | [`units`] | `Units`, one method a command, and the ops they take |
 //! | [`int8`] | units on the gated kernels and a weight image |
+//! | `gpu` | units on a graphics device, with the feature of that name |
 //! | [`reference`](mod@reference) | units in f64, nothing quantised |
 //! | [`image`] | the weight image: layout, build, open |
 //! | [`store`] | the token-row store |
@@ -24,6 +25,8 @@
 //! - The program is the model: a step runs its commands, all of them, in order, and there is no other forward pass.
 //! - A result is a function of program, weights and tokens. Threads, batch, chunks and context length change no bit.
 
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod image;
 pub mod int8;
 pub mod model;

@@ -56,6 +56,19 @@ impl RopeTables {
         (&table.cos[position * pairs..][..pairs], &table.sin[position * pairs..][..pairs])
     }
 
+    /// All (cos, sin) rows made so far, `[positions, pairs]`, and the pairs of one.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn all(&self, id: RopeId) -> (&[f32], &[f32], usize) {
+        let table = &self.tables[usize::from(id.0)];
+        (&table.cos, &table.sin, table.rotary.pairs())
+    }
+
+    /// Tables.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn count(&self) -> usize {
+        self.tables.len()
+    }
+
     /// Pairs are (2i, 2i + 1).
     pub(crate) fn interleaved(&self, id: RopeId) -> bool {
         self.tables[usize::from(id.0)].interleaved

@@ -2,6 +2,7 @@
 
 use super::failure::{Failure, refused};
 use super::out;
+use crate::backends;
 use crate::checkpoint::CheckpointError;
 use crate::engines::{EngineError, Setup, Watch};
 use crate::image_cache::ImageCache;
@@ -100,7 +101,7 @@ impl NumericsArgs {
 /// A backend of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
-    /// The fastest that is built and passes the init gate
+    /// The processor; a graphics device is used where it is asked for
     Auto,
     /// The processor
     Cpu,
@@ -108,6 +109,16 @@ pub(super) enum Backend {
     Lut,
     /// Packed int8 dot products, on a GPU
     Dp4a,
+}
+
+impl Backend {
+    fn chosen(self) -> backends::Backend {
+        match self {
+            Backend::Auto | Backend::Cpu => backends::Backend::Cpu,
+            Backend::Lut => backends::Backend::Lut,
+            Backend::Dp4a => backends::Backend::Dp4a,
+        }
+    }
 }
 
 /// How an engine runs.
@@ -128,28 +139,23 @@ pub(super) struct EngineArgs {
 impl EngineArgs {
     /// Refuse a backend that this build does not have; otherwise everything that engines are made with but the model.
     pub(super) fn prepare(&self) -> Result<Prepared, Failure> {
-        let not_built = |name| {
-            let hint = "use --backend cpu or --backend auto; every backend gives the same bits";
-            Err(Failure::refused(format!("backend '{name}' is not built into this program")).hint(hint))
-        };
-        match self.backend {
-            Backend::Auto | Backend::Cpu => {}
-            Backend::Lut => return not_built("lut"),
-            Backend::Dp4a => return not_built("dp4a"),
-        }
+        let backend = self.backend.chosen();
+        let hint = "use --backend cpu; every backend gives the same bits";
+        backend.open().map_err(|e| Failure::refused(super::failure::chain(&e)).hint(hint))?;
         let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = self.threads.map_or_else(processors, NonZeroUsize::get);
         let cache = if self.no_cache { None } else { ImageCache::of_user() };
         if cache.is_none() && !self.no_cache {
             out::note("note: WORDLINE_CACHE, XDG_CACHE_HOME and HOME are unset; the weight image is built in memory");
         }
-        Ok(Prepared { threads, cache, watch: Shown::default() })
+        Ok(Prepared { threads, backend, cache, watch: Shown::default() })
     }
 }
 
 /// What engines are made with but the model.
 pub(super) struct Prepared {
     pub(super) threads: usize,
+    pub(super) backend: backends::Backend,
     cache: Option<ImageCache>,
     watch: Shown,
 }
@@ -157,7 +163,8 @@ pub(super) struct Prepared {
 impl Prepared {
     /// What the engines of one program are made with.
     pub(super) fn setup<'a>(&'a self, model: &'a Model, program: &'a Program, capacity: Capacity) -> Setup<'a> {
-        Setup { model, program, capacity, threads: self.threads, cache: self.cache.as_ref(), watch: &self.watch }
+        let Self { threads, backend, .. } = *self;
+        Setup { model, program, capacity, threads, backend, cache: self.cache.as_ref(), watch: &self.watch }
     }
 }
 

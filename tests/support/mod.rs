@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use tempfile::TempDir;
+use wordline::backends::Backend;
 use wordline::engines::{Setup, Unwatched};
 use wordline::image_cache::ImageCache;
 use wordline::model::Model;
@@ -78,7 +79,7 @@ pub(crate) fn cache() -> &'static ImageCache {
 
 /// How engines of a test are made.
 pub(crate) fn setup<'a>(model: &'a Model, program: &'a Program, capacity: Capacity, threads: usize) -> Setup<'a> {
-    Setup { model, program, capacity, threads, cache: Some(cache()), watch: &Unwatched }
+    Setup { model, program, capacity, threads, backend: Backend::Cpu, cache: Some(cache()), watch: &Unwatched }
 }
 
 /// The int8 engine of a fixture on this device's fastest units.

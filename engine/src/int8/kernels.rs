@@ -39,15 +39,15 @@ impl Kernels {
 
 /// How a program's numerics read to the kernels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Formats {
-    pub(super) acts: Limbs,
-    pub(super) queries: Limbs,
-    pub(super) probs: Limbs,
-    pub(super) lanes: Lanes,
+pub(crate) struct Formats {
+    pub(crate) acts: Limbs,
+    pub(crate) queries: Limbs,
+    pub(crate) probs: Limbs,
+    pub(crate) lanes: Lanes,
 }
 
 impl Formats {
-    pub(super) fn of(program: &Program) -> Result<Self, ModelError> {
+    pub(crate) fn of(program: &Program) -> Result<Self, ModelError> {
         let numerics = program.identity.numerics;
         let limbs = |format| match format {
             ActFormat::OneLimb => Limbs::One,
@@ -63,7 +63,7 @@ impl Formats {
 }
 
 /// The function of an activation.
-pub(super) fn function(act: Activation) -> Function {
+pub(crate) fn function(act: Activation) -> Function {
     match act {
         Activation::Silu => Function::Silu,
         Activation::GeluErf => Function::GeluErf,

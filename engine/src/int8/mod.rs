@@ -10,6 +10,8 @@ mod kernels;
 mod state;
 
 pub use kernels::Kernels;
+#[cfg(feature = "gpu")]
+pub(crate) use state::cache_layout;
 
 use crate::image::Image;
 use crate::model::ModelError;
@@ -20,7 +22,7 @@ use crate::store::RowStore;
 use crate::team::Team;
 use crate::units::{self, Counters, Rows, StepRow, UnitError, Units};
 use audit::Auditor;
-use kernels::{Formats, function};
+pub(crate) use kernels::{Formats, function};
 use state::{Layout, Sequence};
 use std::sync::{Arc, Mutex, PoisonError};
 use wordline_ir::spec::NormKind;

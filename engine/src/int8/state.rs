@@ -6,6 +6,14 @@ use wordline_kernels::attend::{Cache, CacheError, CacheLayout};
 use wordline_kernels::conv::Ring;
 use wordline_kernels::delta::Memory;
 
+/// The layout of a layer's cache.
+pub(crate) fn cache_layout(shape: CacheShape, capacity: Capacity) -> Result<CacheLayout, CacheError> {
+    // The window's positions before a step's first row, and all rows of the step: they are appended before the first
+    // of them attends.
+    let keep = shape.window.map(|window| window.max(1) - 1 + capacity.step_rows);
+    CacheLayout::new(shape.kv_heads, shape.head_dim, shape.v_dim, keep.filter(|keep| *keep < capacity.ctx))
+}
+
 /// What each layer of a sequence keeps.
 pub(super) struct Layout {
     layers: Vec<(Option<CacheLayout>, LayerState)>,
@@ -27,12 +35,7 @@ pub(super) struct Layer {
 
 impl Layout {
     pub(super) fn new(layers: &[LayerState], capacity: Capacity) -> Result<Self, CacheError> {
-        let cache = |shape: CacheShape| {
-            // The window's positions before a step's first row, and all rows of the step: they are appended before
-            // the first of them attends.
-            let keep = shape.window.map(|window| window.max(1) - 1 + capacity.step_rows);
-            CacheLayout::new(shape.kv_heads, shape.head_dim, shape.v_dim, keep.filter(|keep| *keep < capacity.ctx))
-        };
+        let cache = |shape: CacheShape| cache_layout(shape, capacity);
         let layer = |layer: &LayerState| Ok((layer.cache.map(cache).transpose()?, *layer));
         Ok(Self { layers: layers.iter().map(layer).collect::<Result<_, _>>()? })
     }

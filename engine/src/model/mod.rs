@@ -13,7 +13,7 @@ use crate::sequencer::{Sequencer, issue};
 use crate::source::WeightSource;
 use crate::state::Capacity;
 use crate::team::Team;
-use crate::units::{Counters, StepRow, Units};
+use crate::units::{Counters, StepRow, UnitError, Units};
 use std::sync::Arc;
 use times::CommandTimes;
 use wordline_ir::{Command, Ends, Program, Slot};
@@ -146,6 +146,25 @@ impl EngineModel {
     ) -> Result<Self, ModelError> {
         check(&sequencer, capacity)?;
         let units = Int8Units::new(&sequencer, capacity, image.into(), kernels, Team::new(threads))?;
+        Self::on(sequencer, capacity, Box::new(units))
+    }
+
+    /// An engine on a graphics device and a weight image, by the first of these methods that passes its gate there; on
+    /// the processor's kernels where none does, and [`EngineModel::notices`] says so.
+    ///
+    /// # Errors
+    /// As [`EngineModel::int8`].
+    #[cfg(feature = "gpu")]
+    pub fn gpu(
+        sequencer: Sequencer,
+        capacity: Capacity,
+        image: impl Into<Arc<Image>>,
+        (gpu, methods): (wordline_kernels::gpu::Gpu, &[wordline_kernels::gpu::Method]),
+        kernels: Kernels,
+        threads: usize,
+    ) -> Result<Self, ModelError> {
+        check(&sequencer, capacity)?;
+        let units = crate::gpu::GpuUnits::new(&sequencer, capacity, image.into(), gpu, methods, kernels, threads)?;
         Self::on(sequencer, capacity, Box::new(units))
     }
 
@@ -388,25 +407,26 @@ impl EngineModel {
             self.units.slot_mut(Slot::X).copy_from_slice(hidden);
         }
         self.issue_range(self.sequencer.body())?;
-        if self.wanted.is_empty() || self.sequencer.tail().is_empty() {
-            return Ok(());
+        if !self.wanted.is_empty() && !self.sequencer.tail().is_empty() {
+            self.units.keep(&self.wanted);
+            self.issue_range(self.sequencer.tail())?;
         }
-        self.units.keep(&self.wanted);
-        self.issue_range(self.sequencer.tail())
+        self.units.finish().map_err(|failure| self.failed(failure.command, failure.source))
     }
 
     fn issue_range(&mut self, range: std::ops::Range<usize>) -> Result<(), StepError> {
         for index in range {
             let command = &self.sequencer.program().commands[index];
             let issued = self.times.of(command, || issue(&mut *self.units, command));
-            issued.map_err(|source| StepError::Command {
-                index,
-                mnemonic: command.info().mnemonic,
-                layer: command.layer(),
-                source,
-            })?;
+            issued.map_err(|source| self.failed(index, source))?;
         }
         Ok(())
+    }
+
+    /// The error of a command that failed.
+    fn failed(&self, index: usize, source: UnitError) -> StepError {
+        let command = &self.sequencer.program().commands[index];
+        StepError::Command { index, mnemonic: command.info().mnemonic, layer: command.layer(), source }
     }
 
     fn logits(&mut self) -> Logits<'_> {

@@ -3,6 +3,8 @@
 mod bits;
 mod exact;
 mod fuzz;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod image;
 pub(crate) mod programs;
 mod sequences;

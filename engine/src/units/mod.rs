@@ -87,6 +87,9 @@ pub enum UnitError {
     /// No form of a unit is left that computes rightly.
     #[error(transparent)]
     Device(#[from] UnitsError),
+    /// No backend is left that can run the step.
+    #[error("{0}")]
+    Backend(String),
     /// A tensor is not what the command takes: a program ran that was not verified.
     #[error("tensor {index}: {reason}")]
     Tensor {
@@ -109,10 +112,20 @@ impl UnitError {
     }
 }
 
+/// A command that could not be finished, of units that run a whole step at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Number of the command among those of the step: the first that failed.
+    pub command: usize,
+    /// Why.
+    pub source: UnitError,
+}
+
 /// What runs the commands.
 ///
-/// A method runs its command over every row of the step and has finished when it returns. Commands that carry state
-/// take the rows in order, each over its own sequence.
+/// A method runs its command over every row of the step and has finished when it returns, or takes note of it for
+/// [`Units::finish`], which runs what was noted. Commands that carry state take the rows in order, each over its own
+/// sequence.
 #[expect(missing_docs, reason = "each method runs the op of its name; the ops and the command table document them")]
 pub trait Units: Send {
     /// Begin a step: its rows, in order. The store's slots are zero until they are written.
@@ -123,6 +136,13 @@ pub trait Units: Send {
     fn slot(&mut self, slot: Slot) -> &[f32];
     /// The rows of a slot, to be filled by the caller: the hidden states that a later stage of a pipeline receives.
     fn slot_mut(&mut self, slot: Slot) -> &mut [f32];
+    /// End the step: what has not run yet runs now.
+    ///
+    /// # Errors
+    /// The first command that could not be finished.
+    fn finish(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
     /// Make the state of a sequence that begins: cache empty, ring and memory zero. Index `sequence` may be one past
     /// the last or one used before.
     fn open(&mut self, sequence: usize);

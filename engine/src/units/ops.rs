@@ -4,7 +4,7 @@ use wordline_ir::spec::{Activation, NormKind};
 use wordline_ir::{RopeId, Slot, TensorId};
 
 /// `out = scale * table[token] (+ positions[position])`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embed {
     /// Written.
     pub out: Slot,
@@ -17,7 +17,7 @@ pub struct Embed {
 }
 
 /// `out = norm(x) * weight (+ bias)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
     /// Read.
     pub x: Slot,
@@ -34,7 +34,7 @@ pub struct Norm {
 }
 
 /// RMS norm of each query and key head, in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadNorm {
     /// Changed in place.
     pub qkv: Slot,
@@ -53,7 +53,7 @@ pub struct HeadNorm {
 }
 
 /// Rotate query and key heads by the row's position, then scale the query heads, in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotate {
     /// Changed in place.
     pub qkv: Slot,
@@ -72,7 +72,7 @@ pub struct Rotate {
 }
 
 /// Multiply the first `width` elements by a constant, in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// Changed in place.
     pub x: Slot,
@@ -83,7 +83,7 @@ pub struct Scale {
 }
 
 /// `y[offset ..] = weight * x (+ bias)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Matvec {
     /// Read.
     pub x: Slot,
@@ -100,7 +100,7 @@ pub struct Matvec {
 }
 
 /// Append each row's keys and values to its sequence's cache of a layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheAppend {
     /// Layer.
     pub layer: usize,
@@ -117,7 +117,7 @@ pub struct CacheAppend {
 }
 
 /// Softmax attention of each row over its sequence's cache of a layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attend {
     /// Layer.
     pub layer: usize,
@@ -138,7 +138,7 @@ pub struct Attend {
 }
 
 /// `out = x * sigmoid(gate)`, a gate element over each group of elements.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
     /// Read.
     pub x: Slot,
@@ -151,7 +151,7 @@ pub struct Gate {
 }
 
 /// Depthwise causal convolution over a row and its sequence's past inputs, then an activation.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conv {
     /// Layer.
     pub layer: usize,
@@ -172,7 +172,7 @@ pub struct Conv {
 }
 
 /// `x * rsqrt(sum(x^2) + eps)` of each of the slot's first heads, in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct L2Norm {
     /// Changed in place.
     pub x: Slot,
@@ -185,7 +185,7 @@ pub struct L2Norm {
 }
 
 /// `decay = exp(-exp(a_log) * softplus(a + dt_bias))`, `beta = sigmoid(b)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaGate {
     /// Read: b | a.
     pub ba: Slot,
@@ -200,7 +200,7 @@ pub struct DeltaGate {
 }
 
 /// The gated delta rule over each row's sequence's memory of a layer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delta {
     /// Layer.
     pub layer: usize,
@@ -225,7 +225,7 @@ pub struct Delta {
 }
 
 /// `out = rms_norm(x) * weight * act(gate)`, head by head.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GatedNorm {
     /// Read.
     pub x: Slot,
@@ -246,7 +246,7 @@ pub struct GatedNorm {
 }
 
 /// `out = act(gate) * up` of each group, or `out = act(x)`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Act {
     /// Read: groups of gate | up, or of x.
     pub x: Slot,
@@ -261,7 +261,7 @@ pub struct Act {
 }
 
 /// `out = x + scale * y`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Add {
     /// Read.
     pub x: Slot,
@@ -274,7 +274,7 @@ pub struct Add {
 }
 
 /// `x = cap * tanh(x / cap)`, in place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftCap {
     /// Changed in place.
     pub x: Slot,
@@ -283,7 +283,7 @@ pub struct SoftCap {
 }
 
 /// Softmax over the logits of the experts; the largest `k` are picked, in falling order.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TopK {
     /// Read.
     pub logits: Slot,
@@ -300,7 +300,7 @@ pub struct TopK {
 }
 
 /// Each pick's matrix times x (spread), or the weighted sum of each pick's matrix times its vector (gather).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoutedMatvec {
     /// Read: one vector (spread) or one a pick (gather).
     pub x: Slot,

@@ -269,6 +269,12 @@ impl Gpu {
         Ok(Self(Arc::new(Inner { device, queue, facts, limits, patch, pipelines, failed })))
     }
 
+    /// Whether both are the same device.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// What the adapter says of itself.
     #[must_use]
     pub fn facts(&self) -> &Facts {

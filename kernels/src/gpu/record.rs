@@ -198,8 +198,24 @@ pub struct ReadBack<'a> {
 /// # Errors
 /// The driver refuses something, or the device is lost.
 pub fn encode(gpu: &Gpu, dispatches: &[Dispatch], reads: &[ReadBack<'_>]) -> Result<wgpu::CommandBuffer, GpuError> {
+    encode_cleared(gpu, &[], dispatches, reads)
+}
+
+/// The same; these regions are zero when the first dispatch begins.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_cleared(
+    gpu: &Gpu,
+    clears: &[Region],
+    dispatches: &[Dispatch],
+    reads: &[ReadBack<'_>],
+) -> Result<wgpu::CommandBuffer, GpuError> {
     gpu.scope("a step", |device| {
         let mut encoder = device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        for region in clears {
+            encoder.clear_buffer(region.buffer(), region.offset(), Some(region.size()));
+        }
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             fill(&mut pass, dispatches);

@@ -1,0 +1,602 @@
+//! `Plan`: the commands of a step as dispatches over slots in device memory, made once and run again while the step's
+//! shape stays.
+//!
+//! Slots are buffers of their own. A command that reads a slot and writes it whole writes the slot's other side, so it
+//! reads what was there before; from then on the other side is the slot.
+
+use super::device::{Device, Weight};
+use super::recorded::Recorded;
+use crate::units::{self, UnitError};
+use std::collections::HashMap;
+use wordline_ir::spec::NormKind;
+use wordline_ir::{Slot, TensorId};
+use wordline_kernels::attend::Attend;
+use wordline_kernels::gpu::attend::{AttendRun, LongMemory, SHORT};
+use wordline_kernels::gpu::cache::Append;
+use wordline_kernels::gpu::conv::Conv;
+use wordline_kernels::gpu::delta::Delta;
+use wordline_kernels::gpu::job::Job;
+use wordline_kernels::gpu::matvec::{Array, GatherRun, MatvecRun, RoutedRun, RunError};
+use wordline_kernels::gpu::quantise::{DeviceActs, QuantiseRun};
+use wordline_kernels::gpu::rows::{Largest, keep};
+use wordline_kernels::gpu::vector::{Bound, MicroRun};
+use wordline_kernels::gpu::{Dispatch, GpuError, Region};
+use wordline_kernels::math::Function;
+use wordline_kernels::vector::{Micro, table};
+
+/// Bytes of scores that one attention holds at a time; more rows take several runs.
+const SCORES: usize = 64 << 20;
+
+/// What a plan is made for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Key {
+    /// The step's commands.
+    pub(super) ops: Vec<Recorded>,
+    /// Commands before the rows are picked for the tail.
+    pub(super) body: usize,
+    pub(super) rows: usize,
+    /// Rows of the tail; `None`: no tail runs.
+    pub(super) kept: Option<usize>,
+    /// Positions that scores have room for; 0: every view fits workgroup memory.
+    pub(super) positions: usize,
+    /// The caller fills X.
+    pub(super) hidden: bool,
+}
+
+/// Where the operand of a command that may fail lies.
+#[derive(Clone, Debug)]
+pub(super) struct Operand {
+    pub(super) region: Region,
+    pub(super) rows: usize,
+    /// Picks of a routed command.
+    pub(super) picks: Option<Region>,
+}
+
+/// Dispatches of a step.
+pub(super) struct Plan {
+    pub(super) key: Key,
+    pub(super) dispatches: Vec<Dispatch>,
+    /// Number of dispatches before each command's first, and their end.
+    pub(super) starts: Vec<usize>,
+    /// Slots that are read before all of them is written: zero at the step's start.
+    pub(super) clears: Vec<Region>,
+    /// Where each slot lies at the end, and its rows.
+    pub(super) slots: HashMap<Slot, (Region, usize)>,
+    pub(super) operands: HashMap<usize, Operand>,
+}
+
+/// Why a step has no plan.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PlanError {
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("{0}")]
+    Unit(#[from] UnitError),
+}
+
+/// A plan being made.
+pub(super) struct Maker<'a> {
+    device: &'a Device,
+    rows: usize,
+    jobs: Vec<Job>,
+    sides: HashMap<Slot, usize>,
+    /// Elements written so far, from the first on.
+    written: HashMap<Slot, usize>,
+    clears: Vec<Region>,
+    /// The slot whose quantised rows the array's operand memory holds, with their shape.
+    quantised: Option<(Slot, usize, usize)>,
+    operands: HashMap<usize, Operand>,
+    positions: usize,
+}
+
+impl Plan {
+    pub(super) fn new(device: &Device, key: Key) -> Result<Self, PlanError> {
+        let mut maker = Maker {
+            device,
+            rows: key.rows,
+            jobs: Vec::new(),
+            sides: HashMap::new(),
+            written: HashMap::new(),
+            clears: Vec::new(),
+            quantised: None,
+            operands: HashMap::new(),
+            positions: key.positions,
+        };
+        if key.hidden {
+            maker.written.insert(Slot::X, usize::MAX);
+        }
+        let mut starts = Vec::new();
+        for (index, op) in key.ops.iter().enumerate() {
+            if index == key.body {
+                maker.pick(&key)?;
+            }
+            starts.push(maker.jobs.len());
+            maker.op(index as u32, op)?;
+        }
+        starts.push(maker.jobs.len());
+        let Maker { jobs, sides, clears, operands, written, .. } = maker;
+        let dispatches = jobs.iter().map(|job| job.dispatch(&device.gpu, &device.step)).collect::<Result<_, _>>()?;
+        let rows = key.kept.unwrap_or(key.rows);
+        let slot = |slot: &Slot| (*slot, (device.side(*slot, sides.get(slot).copied().unwrap_or(0)).clone(), rows));
+        let slots = written.keys().map(slot).collect();
+        Ok(Self { key, dispatches, starts, clears, slots, operands })
+    }
+}
+
+impl Maker<'_> {
+    fn width(&self, slot: Slot) -> usize {
+        self.device.width(slot)
+    }
+
+    fn at(&self, slot: Slot) -> Region {
+        self.device.side(slot, self.sides.get(&slot).copied().unwrap_or(0)).clone()
+    }
+
+    /// A slot's rows, to be read.
+    fn read(&mut self, slot: Slot) -> Region {
+        let region = self.at(slot);
+        let written = self.written.entry(slot).or_insert(0);
+        if *written < self.device.width(slot) {
+            *written = usize::MAX;
+            self.clears.push(region.clone());
+        }
+        region
+    }
+
+    /// A slot's rows, all of which are written by a command that reads these.
+    fn write(&mut self, slot: Slot, reads: &[Slot]) -> Region {
+        if reads.contains(&slot) {
+            let side = self.sides.entry(slot).or_insert(0);
+            *side = 1 - *side;
+        }
+        self.written.insert(slot, usize::MAX);
+        self.touched(slot);
+        self.at(slot)
+    }
+
+    /// A slot's rows, changed in place.
+    fn update(&mut self, slot: Slot) -> Region {
+        let region = self.read(slot);
+        self.touched(slot);
+        region
+    }
+
+    fn touched(&mut self, slot: Slot) {
+        if self.quantised.is_some_and(|(of, ..)| of == slot) {
+            self.quantised = None;
+        }
+    }
+
+    /// Rows that the tail runs on move together; slots that it does not read stay as they are.
+    fn pick(&mut self, key: &Key) -> Result<(), PlanError> {
+        let Some(kept) = key.kept else { return Ok(()) };
+        self.quantised = None;
+        if kept < key.rows {
+            let mut slots: Vec<Slot> = self.written.keys().copied().collect();
+            slots.sort_by_key(|slot| slot.code());
+            for slot in slots.into_iter().filter(|slot| *slot == Slot::X || tail_reads(&key.ops[key.body..], *slot)) {
+                let from = self.read(slot);
+                let to = self.write(slot, &[slot]);
+                self.jobs.push(keep(kept, self.width(slot), &from, &to));
+            }
+        }
+        self.rows = kept;
+        Ok(())
+    }
+
+    fn plain(&self, id: TensorId) -> Result<&Region, UnitError> {
+        match self.device.weight(id) {
+            Some(Weight::Plain(region)) => Ok(region),
+            _ => Err(UnitError::tensor(id, &"is not in device memory")),
+        }
+    }
+
+    fn micro(&mut self, micro: &Micro, heads: usize, width: usize, params: &[f32], operands: &[Bound<'_>]) {
+        self.micro_with(micro, heads, width, params, Function::Relu, operands);
+    }
+
+    fn micro_with(
+        &mut self,
+        micro: &Micro,
+        heads: usize,
+        width: usize,
+        params: &[f32],
+        act: Function,
+        operands: &[Bound<'_>],
+    ) {
+        if heads * width > 0 {
+            let run = MicroRun { micro, rows: self.rows, heads, width, params, act, first_lane: 0 };
+            self.jobs.push(run.job(operands));
+        }
+    }
+
+    fn op(&mut self, index: u32, op: &Recorded) -> Result<(), PlanError> {
+        match op {
+            Recorded::Embed(op) => self.embed(op)?,
+            Recorded::Norm(op) => self.norm(op)?,
+            Recorded::HeadNorm(op) => self.head_norm(op)?,
+            Recorded::Rotate(op) => self.rotate(op),
+            Recorded::Scale(op) => {
+                let (width, x) = (self.width(op.x), self.update(op.x));
+                self.micro(&table::SCALE, 1, op.width.unwrap_or(width), &[op.scale], &[Bound::rows(&x, width, 0)]);
+            }
+            Recorded::Matvec(op) => self.matvec(index, op)?,
+            Recorded::CacheAppend(op) => self.append(index, op)?,
+            Recorded::Attend(op) => self.attend(index, op)?,
+            Recorded::Gate(op) => {
+                let width = self.width(op.x);
+                let (x, gate) = (self.read(op.x), self.read(op.gate));
+                let out = self.write(op.out, &[op.x, op.gate]);
+                let (micro, head, gate_head) =
+                    if op.group == 1 { (&table::GATE, 0, 0) } else { (&table::GATE_GROUP, op.group, 1) };
+                let (heads, of) = if op.group == 1 { (1, width) } else { (width / op.group, op.group) };
+                let gates = Bound::rows(&gate, self.width(op.gate), gate_head);
+                let bound = [Bound::rows(&x, width, head), gates, Bound::rows(&out, width, head)];
+                self.micro(micro, heads, of, &[], &bound);
+            }
+            Recorded::Conv(op) => self.conv(op)?,
+            Recorded::L2Norm(op) => {
+                let (width, x) = (self.width(op.x), self.update(op.x));
+                let bound = [Bound::rows(&x, width, op.head_dim)];
+                self.micro(&table::L2_NORM, op.heads, op.head_dim, &[op.eps], &bound);
+            }
+            Recorded::DeltaGate(op) => {
+                let (width, gates) = (self.width(op.ba), self.width(op.gb));
+                let ba = self.read(op.ba);
+                let gb = self.write(op.gb, &[op.ba]);
+                let (a_log, dt_bias) = (self.plain(op.a_log)?.clone(), self.plain(op.dt_bias)?.clone());
+                let (b, g) = (Bound::rows(&ba, width, 0), Bound::rows(&gb, gates, 0));
+                let (l, t) = (Bound::shared(&a_log), Bound::shared(&dt_bias));
+                self.micro(&table::DELTA_GATE, 1, op.heads, &[], &[b, b.from(op.heads), l, t, g, g.from(op.heads)]);
+            }
+            Recorded::Delta(op) => self.delta(op)?,
+            Recorded::GatedNorm(op) => {
+                let width = self.width(op.x);
+                let (x, gate, weight) = (self.read(op.x), self.read(op.gate), self.plain(op.weight)?.clone());
+                let out = self.write(op.out, &[op.x, op.gate]);
+                let rows = |region| Bound::rows(region, width, op.head_dim);
+                let params = [inverse_of(op.head_dim), op.eps];
+                let bound = [rows(&x), rows(&gate), Bound::shared(&weight), rows(&out)];
+                let act = crate::int8::function(op.act);
+                self.micro_with(&table::GATED_NORM, width / op.head_dim, op.head_dim, &params, act, &bound);
+            }
+            Recorded::Act(op) => {
+                let (width, out_width) = (self.width(op.x), self.width(op.out));
+                let x = self.read(op.x);
+                let out = self.write(op.out, &[op.x]);
+                let act = crate::int8::function(op.kind);
+                if op.gated {
+                    let inner = width / (2 * op.groups);
+                    let bound = [Bound::rows(&x, width, 2 * inner), Bound::rows(&out, out_width, inner)];
+                    self.micro_with(&table::ACT_GATED, op.groups, inner, &[], act, &bound);
+                } else {
+                    let bound = [Bound::rows(&x, width, 0), Bound::rows(&out, out_width, 0)];
+                    self.micro_with(&table::ACT, 1, width, &[], act, &bound);
+                }
+            }
+            Recorded::Add(op) => {
+                let width = self.width(op.out);
+                let (x, y) = (self.read(op.x), self.read(op.y));
+                let out = self.write(op.out, &[op.x, op.y]);
+                let bound = [&x, &y, &out].map(|region| Bound::rows(region, width, 0));
+                self.micro(&table::ADD, 1, width, &[op.scale], &bound);
+            }
+            Recorded::SoftCap(op) => {
+                let (width, x) = (self.width(op.x), self.update(op.x));
+                self.micro(&table::SOFT_CAP, 1, width, &[op.cap], &[Bound::rows(&x, width, 0)]);
+            }
+            Recorded::TopK(op) => self.top_k(op)?,
+            Recorded::RoutedMatvec(op) => self.routed(index, op)?,
+        }
+        Ok(())
+    }
+
+    fn embed(&mut self, op: &units::Embed) -> Result<(), PlanError> {
+        let width = self.width(op.out);
+        let out = self.write(op.out, &[]);
+        let row = self.device.embedded(op.table)?;
+        let (row, out) = (Bound::rows(&row, width, 0), Bound::rows(&out, width, 0));
+        match op.positions {
+            None => self.micro(&table::EMBED, 1, width, &[op.scale], &[row, out]),
+            Some(id) => {
+                let positions = self.plain(id)?.clone();
+                let position = Bound::by_position(&positions, width);
+                self.micro(&table::EMBED_POSITIONS, 1, width, &[op.scale], &[row, position, out]);
+            }
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self, op: &units::Norm) -> Result<(), PlanError> {
+        let width = self.width(op.x);
+        let (x, weight) = (self.read(op.x), self.plain(op.weight)?.clone());
+        let bias = op.bias.map(|id| self.plain(id).cloned()).transpose()?;
+        let out = self.write(op.out, &[op.x]);
+        let (x, weight, out) = (Bound::rows(&x, width, 0), Bound::shared(&weight), Bound::rows(&out, width, 0));
+        let params = [inverse_of(width), op.eps];
+        match (op.kind, &bias) {
+            (NormKind::Rms, _) => self.micro(&table::NORM_RMS, 1, width, &params, &[x, weight, out]),
+            (NormKind::Ln, None) => self.micro(&table::NORM_LN, 1, width, &params, &[x, weight, out]),
+            (NormKind::Ln, Some(bias)) => {
+                let bound = [x, weight, Bound::shared(bias), out];
+                self.micro(&table::NORM_LN_BIAS, 1, width, &params, &bound);
+            }
+        }
+        Ok(())
+    }
+
+    fn head_norm(&mut self, op: &units::HeadNorm) -> Result<(), PlanError> {
+        let (width, qkv) = (self.width(op.qkv), self.update(op.qkv));
+        let params = [inverse_of(op.head_dim), op.eps];
+        let parts = [(op.q_weight, 0, op.heads), (op.k_weight, op.heads * op.head_dim, op.kv_heads)];
+        for (weight, from, heads) in parts {
+            if let Some(id) = weight {
+                let weight = self.plain(id)?.clone();
+                let bound = [Bound::rows(&qkv, width, op.head_dim).from(from), Bound::shared(&weight)];
+                self.micro(&table::HEAD_NORM, heads, op.head_dim, &params, &bound);
+            }
+        }
+        Ok(())
+    }
+
+    fn rotate(&mut self, op: &units::Rotate) {
+        let (width, qkv) = (self.width(op.qkv), self.update(op.qkv));
+        let pairs = op.rot / 2;
+        let (cos, sin) = self.device.rope(op.table);
+        let (query, key) = if self.device.interleaved(op.table) {
+            (&table::ROPE_PAIRS_QUERY, &table::ROPE_PAIRS_KEY)
+        } else {
+            (&table::ROPE_HALF_QUERY, &table::ROPE_HALF_KEY)
+        };
+        let x = Bound::rows(&qkv, width, op.head_dim);
+        let (cos, sin) = (Bound::by_position(cos, pairs), Bound::by_position(sin, pairs));
+        self.micro(query, op.heads, pairs, &[op.scale], &[x, cos, sin]);
+        self.micro(key, op.kv_heads, pairs, &[], &[x.from(op.heads * op.head_dim), cos, sin]);
+        if op.rot < op.head_dim {
+            self.micro(&table::SCALE, op.heads, op.head_dim - op.rot, &[op.scale], &[x.from(op.rot)]);
+        }
+    }
+
+    fn array(&self) -> Array<'_> {
+        let Device { method, table, formats, .. } = self.device;
+        Array { method: *method, table: table.as_ref(), lanes: formats.lanes, plan: None }
+    }
+
+    /// A slot's vectors, each `cols` long and `vectors` a row, as the array takes them.
+    fn quantise(&mut self, index: u32, slot: Slot, vectors: usize, cols: usize) -> Result<DeviceActs, PlanError> {
+        let region = self.read(slot);
+        let rows = self.rows * vectors;
+        let acts = self.device.acts.shaped(rows, cols, self.device.formats.acts)?;
+        if self.quantised != Some((slot, rows, cols)) {
+            let run = QuantiseRun { command: index, x: &region, offset: 0, stride: cols, acts: &acts };
+            self.jobs.push(run.job(&self.device.gpu));
+            self.quantised = Some((slot, rows, cols));
+        }
+        self.operands.insert(index as usize, Operand { region, rows: self.rows, picks: None });
+        Ok(acts)
+    }
+
+    fn matvec(&mut self, index: u32, op: &units::Matvec) -> Result<(), PlanError> {
+        let Some(Weight::Matrix(matrix)) = self.device.weight(op.weight) else {
+            return Err(UnitError::tensor(op.weight, &"is no matrix in device memory").into());
+        };
+        let layout = matrix.layout();
+        let acts = self.quantise(index, op.x, 1, layout.cols())?;
+        let bias = op.bias.map(|id| self.plain(id).cloned()).transpose()?;
+        let width = self.width(op.y);
+        let written = self.written.entry(op.y).or_insert(0);
+        if op.offset <= *written {
+            *written = (*written).max(op.offset + layout.rows());
+        }
+        self.touched(op.y);
+        let y = self.at(op.y);
+        let run = MatvecRun {
+            command: index,
+            matrix,
+            acts: &acts,
+            y: &y,
+            offset: op.offset,
+            stride: width,
+            bias: bias.as_ref(),
+            residual: None,
+        };
+        let jobs = self.array().matvec(&self.device.gpu, &run)?;
+        self.jobs.extend(jobs);
+        Ok(())
+    }
+
+    fn routed(&mut self, index: u32, op: &units::RoutedMatvec) -> Result<(), PlanError> {
+        let Some(Weight::Matrix(stack)) = self.device.weight(op.stack) else {
+            return Err(UnitError::tensor(op.stack, &"is no stack in device memory").into());
+        };
+        let layout = stack.layout();
+        let vectors = if op.weights.is_some() { op.k } else { 1 };
+        let acts = self.quantise(index, op.x, vectors, layout.cols())?;
+        let picks = self.read(op.picks);
+        if let Some(operand) = self.operands.get_mut(&(index as usize)) {
+            operand.picks = Some(picks.clone());
+        }
+        let weights = op.weights.map(|slot| self.read(slot));
+        let reads: Vec<Slot> = [op.x, op.picks].into_iter().chain(op.weights).collect();
+        let y = self.write(op.y, &reads);
+        let results = match &weights {
+            None => y.clone(),
+            Some(_) => self.device.scratch("picked results", self.rows * op.k * layout.rows())?,
+        };
+        let (tokens, k) = (self.rows, op.k);
+        let run = RoutedRun { command: index, stack, acts: &acts, picks: &picks, tokens, k, vectors, y: &results };
+        let jobs = self.array().routed(&self.device.gpu, &run)?;
+        self.jobs.extend(jobs);
+        if let Some(weights) = &weights {
+            let gather = GatherRun { results: &results, weights, tokens, k, rows: layout.rows(), y: &y };
+            self.jobs.push(gather.job());
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, index: u32, op: &units::CacheAppend) -> Result<(), PlanError> {
+        let (width, qkv) = (self.width(op.qkv), self.read(op.qkv));
+        self.operands.insert(index as usize, Operand { region: qkv.clone(), rows: self.rows, picks: None });
+        let Some(cache) = &self.device.states.layers[op.layer].cache else {
+            return Err(UnitError::value(op.qkv, 0, &"the layer has no cache").into());
+        };
+        for bank in cache.banks() {
+            let keys_at = op.heads * op.head_dim;
+            let append = Append { rows: self.rows, command: index, qkv: &qkv, width, keys_at, bank };
+            self.jobs.push(append.job()?);
+        }
+        Ok(())
+    }
+
+    fn attend(&mut self, index: u32, op: &units::Attend) -> Result<(), PlanError> {
+        let (width, qkv) = (self.width(op.qkv), self.read(op.qkv));
+        self.operands.insert(index as usize, Operand { region: qkv.clone(), rows: self.rows, picks: None });
+        let out = self.write(op.out, &[op.qkv]);
+        let Device { method, table, formats, gpu, .. } = self.device;
+        let Some(cache) = &self.device.states.layers[op.layer].cache else {
+            return Err(UnitError::value(op.qkv, 0, &"the layer has no cache").into());
+        };
+        let (queries, probs, lanes) = (formats.queries, formats.probs, formats.lanes);
+        let attend = Attend { window: op.window, cap: op.cap, queries, probs, lanes };
+        // A view of w positions lies in at most this many pages.
+        let seen = op.window.map_or(self.positions, |w| self.positions.min((w + 62) / 32 * 32));
+        let v_dim = cache.layout.v_dim();
+        let (each, memory) = if seen <= SHORT {
+            (self.rows, None)
+        } else {
+            let of_row = 4 * op.heads * seen.max(lanes.count() * v_dim);
+            let each = (SCORES / of_row).clamp(1, self.rows);
+            let memory = (
+                self.device.scratch("scores", each * op.heads * seen)?,
+                self.device.scratch("sums of scores", each * op.heads)?,
+                self.device.scratch("lanes of values", each * op.heads * lanes.count() * v_dim)?,
+            );
+            (each, Some(memory))
+        };
+        let long = memory.as_ref().map(|(scores, sums, lanes)| LongMemory { scores, sums, lanes, positions: seen });
+        for first_row in (0..self.rows).step_by(each.max(1)) {
+            for bank in cache.banks() {
+                let run = AttendRun {
+                    method: *method,
+                    table: table.as_ref(),
+                    attend,
+                    first_row,
+                    rows: each.min(self.rows - first_row),
+                    command: index,
+                    heads: op.heads,
+                    qkv: &qkv,
+                    width,
+                    out: &out,
+                    bank,
+                    long,
+                };
+                self.jobs.extend(run.jobs()?);
+            }
+        }
+        let _ = gpu;
+        Ok(())
+    }
+
+    fn conv(&mut self, op: &units::Conv) -> Result<(), PlanError> {
+        let (x, weight) = (self.read(op.x), self.plain(op.weight)?.clone());
+        let bias = op.bias.map(|id| self.plain(id).cloned()).transpose()?;
+        let out = self.write(op.out, &[op.x]);
+        let Some(ring) = &self.device.states.layers[op.layer].ring else {
+            return Err(UnitError::value(op.x, 0, &"the layer has no ring").into());
+        };
+        let conv = Conv {
+            rows: self.rows,
+            channels: op.channels,
+            taps: op.taps,
+            act: crate::int8::function(op.act),
+            x: &x,
+            weight: &weight,
+            bias: bias.as_ref(),
+            ring,
+            out: &out,
+        };
+        self.jobs.push(conv.job());
+        Ok(())
+    }
+
+    fn delta(&mut self, op: &units::Delta) -> Result<(), PlanError> {
+        let (qkv, gb) = (self.read(op.qkv), self.read(op.gb));
+        let out = self.write(op.out, &[op.qkv, op.gb]);
+        let Some(memory) = &self.device.states.layers[op.layer].memory else {
+            return Err(UnitError::value(op.qkv, 0, &"the layer has no memory").into());
+        };
+        let delta = Delta {
+            rows: self.rows,
+            key_heads: op.key_heads,
+            value_heads: op.value_heads,
+            key_dim: op.key_dim,
+            value_dim: op.value_dim,
+            share: op.share,
+            scale: op.scale,
+            qkv: &qkv,
+            qkv_width: self.width(op.qkv),
+            gb: &gb,
+            memory,
+            out: &out,
+        };
+        self.jobs.push(delta.job());
+        Ok(())
+    }
+
+    fn top_k(&mut self, op: &units::TopK) -> Result<(), PlanError> {
+        let (width, logits) = (self.width(op.logits), self.read(op.logits));
+        let probabilities = self.device.scratch("probabilities", self.rows * op.experts)?;
+        let (picks, weights) = (self.write(op.picks, &[op.logits]), self.write(op.weights, &[op.logits]));
+        let out = Bound::rows(&probabilities, op.experts, 0);
+        self.micro(&table::TOP_K_SOFTMAX, 1, op.experts, &[], &[Bound::rows(&logits, width, 0), out]);
+        let (rows, experts, k) = (self.rows, op.experts, op.k);
+        let largest = Largest { rows, experts, k, values: &probabilities, picks: &picks, weights: &weights };
+        self.jobs.push(largest.job());
+        if op.renormalise {
+            self.micro(&table::TOP_K_RENORMALISE, 1, op.k, &[], &[Bound::rows(&weights, op.k, 0)]);
+        }
+        Ok(())
+    }
+}
+
+/// The tail reads a slot before a command of it has written the slot whole.
+fn tail_reads(tail: &[Recorded], slot: Slot) -> bool {
+    for op in tail {
+        let (reads, writes): (Vec<Slot>, Option<Slot>) = match op {
+            Recorded::Embed(op) => (vec![], Some(op.out)),
+            Recorded::Norm(op) => (vec![op.x], Some(op.out)),
+            Recorded::HeadNorm(op) => (vec![op.qkv], None),
+            Recorded::Rotate(op) => (vec![op.qkv], None),
+            Recorded::Scale(op) => (vec![op.x], None),
+            // Written in part: what it leaves may be read later.
+            Recorded::Matvec(op) => (vec![op.x], None),
+            Recorded::CacheAppend(op) => (vec![op.qkv], None),
+            Recorded::Attend(op) => (vec![op.qkv], Some(op.out)),
+            Recorded::Gate(op) => (vec![op.x, op.gate], Some(op.out)),
+            Recorded::Conv(op) => (vec![op.x], Some(op.out)),
+            Recorded::L2Norm(op) => (vec![op.x], None),
+            Recorded::DeltaGate(op) => (vec![op.ba], Some(op.gb)),
+            Recorded::Delta(op) => (vec![op.qkv, op.gb], Some(op.out)),
+            Recorded::GatedNorm(op) => (vec![op.x, op.gate], Some(op.out)),
+            Recorded::Act(op) => (vec![op.x], Some(op.out)),
+            Recorded::Add(op) => (vec![op.x, op.y], Some(op.out)),
+            Recorded::SoftCap(op) => (vec![op.x], None),
+            Recorded::TopK(op) => (vec![op.logits], Some(op.picks)),
+            Recorded::RoutedMatvec(op) => ([op.x, op.picks].into_iter().chain(op.weights).collect(), Some(op.y)),
+        };
+        if reads.contains(&slot) {
+            return true;
+        }
+        if writes == Some(slot) {
+            return false;
+        }
+    }
+    false
+}
+
+/// recip(width), the factor that makes a mean of a sum.
+fn inverse_of(width: usize) -> f32 {
+    Function::Recip.eval(width as f32)
+}
