@@ -13,7 +13,7 @@ mod state;
 pub use device::DeviceError;
 
 use crate::image::Image;
-use crate::int8::{Int8Units, Kernels};
+use crate::int8::{Formats, Int8Units, Kernels};
 use crate::model::ModelError;
 use crate::sequencer::Sequencer;
 use crate::state::Capacity;
@@ -244,7 +244,8 @@ impl Make<'_> {
 
     fn device(&self, gpu: &Gpu, method: Method) -> Result<Device, String> {
         let products = self.kernels.array.table();
-        floats::gated(gpu, method, products).map_err(|e| e.to_string())?;
+        let lanes = Formats::of(self.sequencer.program()).map_err(|e| e.to_string())?.lanes;
+        floats::gated(gpu, method, lanes, products).map_err(|e| e.to_string())?;
         Device::new(gpu.clone(), method, self.sequencer, Arc::clone(self.image), self.capacity, products)
             .map_err(|e| e.to_string())
     }

@@ -56,8 +56,6 @@ pub(super) struct Operand {
 pub(super) struct Plan {
     pub(super) key: Key,
     pub(super) dispatches: Vec<Dispatch>,
-    /// Number of dispatches before each command's first, and their end.
-    pub(super) starts: Vec<usize>,
     /// Slots that are read before all of them is written: zero at the step's start.
     pub(super) clears: Vec<Region>,
     /// Where each slot lies at the end, and its rows.
@@ -107,21 +105,18 @@ impl Plan {
         if key.hidden {
             maker.written.insert(Slot::X, usize::MAX);
         }
-        let mut starts = Vec::new();
         for (index, op) in key.ops.iter().enumerate() {
             if index == key.body {
                 maker.pick(&key)?;
             }
-            starts.push(maker.jobs.len());
             maker.op(index as u32, op)?;
         }
-        starts.push(maker.jobs.len());
         let Maker { jobs, sides, clears, operands, written, .. } = maker;
         let dispatches = jobs.iter().map(|job| job.dispatch(&device.gpu, &device.step)).collect::<Result<_, _>>()?;
         let rows = key.kept.unwrap_or(key.rows);
         let slot = |slot: &Slot| (*slot, (device.side(*slot, sides.get(slot).copied().unwrap_or(0)).clone(), rows));
         let slots = written.keys().map(slot).collect();
-        Ok(Self { key, dispatches, starts, clears, slots, operands })
+        Ok(Self { key, dispatches, clears, slots, operands })
     }
 }
 

@@ -7,6 +7,7 @@ use super::cache::{Append, Bank};
 use super::conv::Conv;
 use super::delta::Delta;
 use super::device::{Gpu, GpuError};
+use super::gate::{DeviceArray, DeviceArrayError};
 use super::job::Job;
 use super::record::{Dispatch, ReadBack, Region, Staging, encode, submit};
 use super::rows::{Largest, keep};
@@ -188,17 +189,18 @@ pub fn check_attention(gpu: &Gpu, method: Method, table: Option<&Region>) -> Res
     cases.finish()
 }
 
-/// What a device's gates have found, by method; none: the units that multiply no int8.
-type Found = Vec<(Gpu, Option<Method>, Result<usize, Failed>)>;
+/// What a device's gates have found, by method and lanes; none: the units that multiply no int8.
+type Found = Vec<(Gpu, Option<(Method, Lanes)>, Result<usize, Failed>)>;
 
-/// Both checks, each once for a device in a process.
+/// All gates that a method passes before it computes on a device: the array unit's, and the two checks here. Each runs
+/// once for a device in a process.
 ///
 /// # Errors
 /// As [`check`].
-pub fn gated(gpu: &Gpu, method: Method, products: MulTable<'_>) -> Result<usize, Failed> {
+pub fn gated(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<usize, Failed> {
     static FOUND: Mutex<Found> = Mutex::new(Vec::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut once = |part: Option<Method>, check: &dyn Fn() -> Result<usize, Failed>| {
+    let mut once = |part: Option<(Method, Lanes)>, check: &dyn Fn() -> Result<usize, Failed>| {
         if let Some((.., result)) = found.iter().find(|(of, by, _)| of.is(gpu) && *by == part) {
             return result.clone();
         }
@@ -207,11 +209,30 @@ pub fn gated(gpu: &Gpu, method: Method, products: MulTable<'_>) -> Result<usize,
         result
     };
     let floats = once(None, &|| check(gpu))?;
-    let attention = once(Some(method), &|| {
+    let attention = once(Some((method, lanes)), &|| {
+        array(gpu, method, lanes, products)?;
         let table = gpu.upload("the table of products", products.bytes())?;
         check_attention(gpu, method, Some(&table))
     })?;
     Ok(floats + attention)
+}
+
+/// The array unit's gate: this method, and no other, is what is asked for.
+fn array(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<(), Failed> {
+    let units = match DeviceArray::over(gpu, products.bytes(), method, lanes) {
+        Ok(units) => units,
+        Err(DeviceArrayError::Gpu(error)) => return Err(error.into()),
+        Err(error) => return Err(Failed::Test(error.to_string())),
+    };
+    if units.active() == method {
+        return Ok(());
+    }
+    let verdicts = units.report().methods;
+    let failed = verdicts.into_iter().find_map(|report| match report.verdict {
+        gate::Verdict::Failed(test) if report.method == method => Some(test),
+        _ => None,
+    });
+    Err(Failed::Test(failed.unwrap_or_else(|| "the array unit's gate".to_owned())))
 }
 
 fn micro_programs(gpu: &Gpu) -> Result<usize, Failed> {
@@ -560,7 +581,7 @@ mod tests {
     fn the_float_units_of_this_device_pass() {
         let Ok(gpu) = Gpu::open(&Choice::Best) else { return };
         for method in Method::ALL {
-            let cases = gated(&gpu, method, MulTable::embedded().unwrap());
+            let cases = gated(&gpu, method, Lanes::default(), MulTable::embedded().unwrap());
             assert!(matches!(cases, Ok(n) if n > 600), "{method}: {cases:?}");
         }
     }
@@ -568,7 +589,7 @@ mod tests {
     /// A shader's source with one place changed; the gate must name the unit that it belongs to.
     fn fault(patch: crate::gpu::device::Patch, test: &str) {
         let Ok(gpu) = Gpu::open_patched(&Choice::Best, Some(patch)) else { return };
-        match gated(&gpu, Method::Dp4a, MulTable::embedded().unwrap()) {
+        match gated(&gpu, Method::Dp4a, Lanes::default(), MulTable::embedded().unwrap()) {
             Err(Failed::Test(name)) => assert!(name.starts_with(test), "{name} for {test}"),
             other => panic!("a fault in {test} was not found: {other:?}"),
         }
