@@ -31,6 +31,15 @@ impl RopeTables {
         Ok(Self { tables: recipes.iter().map(table).collect::<Result<_, _>>()? })
     }
 
+    /// Make room for the rows of this many positions, so that reaching them allocates nothing.
+    pub(crate) fn reserve(&mut self, positions: usize) {
+        for table in &mut self.tables {
+            let values = (positions + GROWTH) * table.rotary.pairs();
+            table.cos.reserve(values);
+            table.sin.reserve(values);
+        }
+    }
+
     /// Make rows up to this position.
     pub(crate) fn reach(&mut self, position: usize) {
         for table in &mut self.tables {

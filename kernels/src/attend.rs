@@ -93,6 +93,21 @@ pub struct Scratch {
     pub(crate) lanes: Vec<[f32; TILE_ROWS]>,
 }
 
+impl Scratch {
+    /// Make room for `heads` query heads over a view of this many positions of a cache, so that [`Attend::group`]
+    /// allocates nothing for up to as many.
+    pub fn reserve(&mut self, heads: usize, positions: usize, layout: &CacheLayout, attend: &Attend) {
+        let (heads, width) = (heads.min(GROUP), (positions.div_ceil(BLOCK) + 1) * BLOCK);
+        let chunk = width.min(crate::cpu::attend::CHUNK * BLOCK);
+        self.queries.shape(heads, layout.head_dim(), attend.queries);
+        self.terms.shape(heads, chunk, attend.probs);
+        self.scores.resize(heads * width, 0.0);
+        self.weighted.resize(chunk, 0.0);
+        self.sums.resize(heads, 0.0);
+        self.lanes.resize(BLOCK / TILE_ROWS * GROUP * attend.lanes.count(), [0.0; TILE_ROWS]);
+    }
+}
+
 /// The query heads of one row that share a key head.
 #[derive(Clone, Copy, Debug)]
 pub struct Queries<'a> {

@@ -3,7 +3,7 @@
 //! For each channel, with taps oldest first: s = w0 p0; s = s + w1 p1; …; s = s + w_last x; then s + bias where there is
 //! one; then the activation. Every product and sum passes `r`. Inputs before a sequence's start are +0.0.
 
-use crate::cpu::conv::Step;
+use crate::cpu::conv::{Inputs, Step};
 use crate::flush;
 use crate::math::Function;
 use crate::vector::{Form, VectorUnit};
@@ -114,13 +114,14 @@ fn step(form: Form, weights: &ConvWeights, ring: &mut Ring, x: &[f32], out: &mut
     let (channels, taps) = (*channels, *taps);
     assert!(x.len() == channels && out.len() == channels, "{channels} channels, {} in, {} out", x.len(), out.len());
     assert!(ring.channels == channels && ring.past.len() == channels * (taps - 1), "a ring for {taps} taps");
-    let rows: Vec<&[f32]> = ring.rows().chain([x]).collect();
+    let (young, old) = ring.past.split_at(ring.oldest * channels);
+    let rows = Inputs { old, young, x };
     match form {
         Form::Mirror => {
             for c in 0..channels {
-                let mut sum = flush::mul(by_tap[c], rows[0][c]);
+                let mut sum = flush::mul(by_tap[c], rows.row(0)[c]);
                 for tap in 1..taps {
-                    sum = flush::add(sum, flush::mul(by_tap[tap * channels + c], rows[tap][c]));
+                    sum = flush::add(sum, flush::mul(by_tap[tap * channels + c], rows.row(tap)[c]));
                 }
                 if let Some(bias) = bias {
                     sum = flush::add(sum, bias[c]);
@@ -128,7 +129,7 @@ fn step(form: Form, weights: &ConvWeights, ring: &mut Ring, x: &[f32], out: &mut
                 out[c] = act.eval(sum);
             }
         }
-        _ => form.enter(Step { by_tap, bias: bias.as_deref(), act: *act, rows: &rows, out }),
+        _ => form.enter(Step { by_tap, bias: bias.as_deref(), act: *act, rows, out }),
     }
     ring.push(x);
 }

@@ -48,6 +48,11 @@ impl Memory {
         self.state.chunks_exact_mut(self.head.max(1))
     }
 
+    /// All matrices, one after the other, to change in place.
+    pub fn state_mut(&mut self) -> &mut [f32] {
+        &mut self.state
+    }
+
     /// All matrices, one after the other.
     #[must_use]
     pub fn state(&self) -> &[f32] {

@@ -108,6 +108,12 @@ impl<'a> Matvec<'a> {
         self.picked.map_or(self.acts.rows(), <[usize]>::len)
     }
 
+    /// Lanes of the sums.
+    #[must_use]
+    pub fn lanes(&self) -> Lanes {
+        self.lanes
+    }
+
     /// The matrix.
     #[must_use]
     pub fn matrix(&self) -> Matrix<'a> {
@@ -160,6 +166,15 @@ pub struct Space {
     lanes: Vec<[f32; TILE_ROWS]>,
     /// `[rows]`.
     results: Vec<[f32; TILE_ROWS]>,
+}
+
+impl Space {
+    /// Make room for calls of this many rows, so that they allocate nothing.
+    pub fn reserve(&mut self, rows: usize, lanes: Lanes) {
+        let rows = GROUP.min(rows);
+        self.lanes.reserve((rows * lanes.count()).saturating_sub(self.lanes.len()));
+        self.results.reserve(rows.saturating_sub(self.results.len()));
+    }
 }
 
 /// A form at work on a call: a tile and at most [`GROUP`] rows at a time.

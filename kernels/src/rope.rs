@@ -6,6 +6,7 @@
 //! and rounded to f32, then multiplied by the attention factor in f32.
 
 use crate::flush;
+use std::borrow::Cow;
 
 /// How angles come from positions.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,13 +168,13 @@ impl Rotary {
 
     /// The inverse frequencies that a position's angles come from.
     #[must_use]
-    pub fn frequencies(&self, position: usize) -> Vec<f32> {
+    pub fn frequencies(&self, position: usize) -> Cow<'_, [f32]> {
         match (&self.far, &self.recipe.scaling) {
-            (Some((original, far)), _) if position >= *original => far.clone(),
+            (Some((original, far)), _) if position >= *original => Cow::Borrowed(far),
             (_, Scaling::Dynamic { factor, original }) if position + 1 > *original => {
-                frequencies(dynamic_base(&self.recipe, *factor, *original, position + 1), self.recipe.rot)
+                frequencies(dynamic_base(&self.recipe, *factor, *original, position + 1), self.recipe.rot).into()
             }
-            _ => self.near.clone(),
+            _ => Cow::Borrowed(&self.near),
         }
     }
 
@@ -182,8 +183,8 @@ impl Rotary {
     /// # Panics
     /// When `cos` or `sin` is shorter.
     pub fn row(&self, position: usize, cos: &mut [f32], sin: &mut [f32]) {
-        for (pair, frequency) in self.frequencies(position).into_iter().enumerate() {
-            let angle = f64::from(position as f32 * frequency);
+        for (pair, frequency) in self.frequencies(position).iter().enumerate() {
+            let angle = f64::from(position as f32 * *frequency);
             cos[pair] = flush::mul(libm::cos(angle) as f32, self.attention_factor);
             sin[pair] = flush::mul(libm::sin(angle) as f32, self.attention_factor);
         }

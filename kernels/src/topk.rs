@@ -21,6 +21,13 @@ pub fn largest(values: &[f32], picks: &mut [usize]) {
     }
 }
 
+/// Memory that the router's choice works in, reused from row to row.
+#[derive(Clone, Debug, Default)]
+pub struct Space {
+    probabilities: Vec<f32>,
+    chosen: Vec<usize>,
+}
+
 impl VectorUnit {
     /// Softmax over the router's logits; the `picks.len()` most probable experts with their probabilities, which are
     /// divided by their sum where `renormalise` says so. Picks are whole numbers.
@@ -28,15 +35,31 @@ impl VectorUnit {
     /// # Panics
     /// When there are more picks than logits, or another number of weights than of picks.
     pub fn top_k(&self, logits: &[f32], renormalise: bool, picks: &mut [f32], weights: &mut [f32]) {
+        self.top_k_in(logits, renormalise, picks, weights, &mut Space::default());
+    }
+
+    /// The same in memory that the caller keeps from call to call.
+    ///
+    /// # Panics
+    /// As [`VectorUnit::top_k`].
+    pub fn top_k_in(
+        &self,
+        logits: &[f32],
+        renormalise: bool,
+        picks: &mut [f32],
+        weights: &mut [f32],
+        space: &mut Space,
+    ) {
         assert_eq!(picks.len(), weights.len(), "a weight for each pick");
-        let mut probabilities = vec![0.0; logits.len()];
-        self.softmax(logits, &mut probabilities);
-        let mut chosen = vec![0; picks.len()];
-        largest(&probabilities, &mut chosen);
-        for ((pick, weight), index) in picks.iter_mut().zip(weights.iter_mut()).zip(chosen) {
+        let Space { probabilities, chosen } = space;
+        probabilities.resize(logits.len(), 0.0);
+        self.softmax(logits, probabilities);
+        chosen.resize(picks.len(), 0);
+        largest(probabilities, chosen);
+        for ((pick, weight), index) in picks.iter_mut().zip(weights.iter_mut()).zip(&*chosen) {
             // Expert numbers are below 2^16, so exact.
-            *pick = index as f32;
-            *weight = probabilities[index];
+            *pick = *index as f32;
+            *weight = probabilities[*index];
         }
         if renormalise {
             self.renormalise(weights);

@@ -6,11 +6,13 @@ use crate::image::Image;
 use crate::team::Team;
 use crate::units::{self, UnitError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use wordline_ir::{Slot, TensorId};
 use wordline_kernels::flush::{add, mul};
 use wordline_kernels::format::Limbs;
 use wordline_kernels::gate;
-use wordline_kernels::matvec::{ActError, ActRows, Acts, Matvec, OutTiles, Space};
+use wordline_kernels::matvec::{ActError, Acts, Matvec, OutTiles, Space};
+use wordline_kernels::topk;
 
 /// Bytes of a matrix that a member takes at a time: long enough to cost nothing, short enough that a member that was
 /// held up is helped out.
@@ -33,7 +35,40 @@ struct Job<'a> {
 // read.
 unsafe impl Sync for Job<'_> {}
 
+/// What commands of a mixture of experts work in, kept from step to step.
+#[derive(Default)]
+pub(super) struct Routing {
+    choice: topk::Space,
+    picks: Vec<usize>,
+    /// Picks in the order of their experts, the row that each multiplies, and where each lies in the order.
+    order: Vec<usize>,
+    sources: Vec<usize>,
+    place: Vec<usize>,
+    /// Room for jobs; empty between commands.
+    jobs: Vec<Job<'static>>,
+}
+
+/// The memory of an emptied list, for elements that live for another time. Collecting in place allocates nothing.
+fn emptied<'b>(mut jobs: Vec<Job<'_>>) -> Vec<Job<'b>> {
+    jobs.clear();
+    jobs.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
 impl Int8Units {
+    /// The router's choice for each row.
+    pub(super) fn choose(&mut self, op: &units::TopK) {
+        let width = self.at.store.width(op.logits);
+        let Self { at, kernels, routing, values, .. } = self;
+        values.resize((2 * op.k).max(values.len()), 0.0);
+        let (picks, weights) = values[..2 * op.k].split_at_mut(op.k);
+        for row in 0..at.rows.len() {
+            let logits = &at.store.get(op.logits)[row * width..][..op.experts];
+            kernels.vector.top_k_in(logits, op.renormalise, picks, weights, &mut routing.choice);
+            at.store.get_mut(op.picks)[row * op.k..][..op.k].copy_from_slice(picks);
+            at.store.get_mut(op.weights)[row * op.k..][..op.k].copy_from_slice(weights);
+        }
+    }
+
     /// `y[offset ..] = weight * x (+ bias)` for all rows.
     pub(super) fn product(&mut self, op: &units::Matvec) -> Result<(), UnitError> {
         let rows = self.at.rows.len();
@@ -58,23 +93,26 @@ impl Int8Units {
     /// Each pick's matrix times its vector; gathered, their weighted sum. A picked expert streams once for all rows.
     pub(super) fn routed(&mut self, op: &units::RoutedMatvec) -> Result<(), UnitError> {
         let rows = self.at.rows.len();
-        let Self { image, at, kernels, formats, team, spaces, acts, values, counters, audit, .. } = self;
+        let Self { image, at, kernels, formats, team, spaces, acts, values, counters, audit, routing, .. } = self;
+        let Routing { picks, order, sources, place, jobs: room, .. } = routing;
         let unfit = |e: &dyn std::fmt::Display| UnitError::tensor(op.stack, e);
         let stack = image.stack(op.stack).ok_or_else(|| unfit(&"is no stack"))?;
         let layout = stack.layout().matrix();
         let (outputs, cols) = (layout.rows(), layout.cols());
-        let picks = units::experts(at.store.get(op.picks), op.picks, op.k, stack.layout().experts())?;
+        units::experts(at.store.get(op.picks), op.picks, op.k, stack.layout().experts(), picks)?;
         // Spread: a row's picks share its one vector; gather: each pick has its own.
         let vectors = if op.weights.is_some() { op.k } else { 1 };
         quantise(team, &kernels.array, acts, op.x, at.store.get(op.x), cols, formats.acts, vectors)?;
 
         // Picks in the order of their experts: an expert's results lie together.
-        let mut order: Vec<usize> = (0..picks.len()).collect();
-        order.sort_by_key(|pick| picks[*pick]);
+        order.clear();
+        order.extend(0..picks.len());
+        order.sort_unstable_by_key(|pick| (picks[*pick], *pick));
         let source = |pick: &usize| pick / op.k * vectors + pick % op.k % vectors;
-        let sources: Vec<usize> = order.iter().map(source).collect();
+        sources.clear();
+        sources.extend(order.iter().map(source));
         values.resize(picks.len() * outputs, 0.0);
-        let mut jobs = Vec::new();
+        let mut jobs = emptied(std::mem::take(room));
         let (mut sources, mut made) = (&sources[..], &mut values[..]);
         for run in order.chunk_by(|a, b| picks[*a] == picks[*b]) {
             let (now, later) = sources.split_at(run.len());
@@ -88,9 +126,10 @@ impl Int8Units {
             jobs.push(Job { tensor: op.stack, first: expert * layout.tiles(), call, out });
         }
         let bytes = stream(team, spaces, image, &kernels.array, audit, &jobs)?;
-        drop(jobs);
+        *room = emptied(jobs);
 
-        let mut place = vec![0; picks.len()];
+        place.clear();
+        place.resize(picks.len(), 0);
         order.iter().enumerate().for_each(|(at, pick)| place[*pick] = at);
         let result = |pick: usize| &values[place[pick] * outputs..][..outputs];
         match op.weights {
@@ -141,6 +180,10 @@ fn run_tiles(
     let tiles = layout.tiles();
     let work = jobs.iter().map(|job| layout.rows() * layout.cols() * job.call.tokens()).sum();
     let (streamed, error) = (AtomicU64::new(0), FirstError::default());
+    // Whichever member comes: one that was late so far must not be the one to allocate.
+    for job in jobs {
+        spaces.iter_mut().for_each(|space| space.reserve(job.call.tokens(), job.call.lanes()));
+    }
     let most = (PIECE / layout.tile_bytes()).max(1);
     team.ranges(work, tiles * jobs.len(), most, spaces, &|space, mut range| {
         while !range.is_empty() {
@@ -185,19 +228,16 @@ fn quantise(
         return acts.quantise(units, x, cols, rows, cols, limbs).map_err(place);
     }
     let each = rows.div_ceil(4 * team.members());
-    let mut parts: Vec<Option<ActRows<'_>>> = Vec::with_capacity(rows.div_ceil(each));
-    let mut rest = acts.shape(rows, cols, limbs);
-    while rest.rows() > 0 {
-        let (part, later) = rest.split_at(each);
-        parts.push(Some(part));
-        rest = later;
-    }
+    let rest = Mutex::new(acts.shape(rows, cols, limbs));
     let error = FirstError::default();
-    team.chunks(QUANTISE * x.len(), &mut parts, 1, &|part, slot| {
-        for rows in slot.iter_mut().filter_map(Option::take) {
-            if let Err(e) = rows.quantise(units, &x[part * each * cols..], cols) {
-                error.set(place(e));
-            }
+    team.run(QUANTISE * x.len(), rows.div_ceil(each), &|_| {
+        // Which rows a part takes does not matter: each rows' place is its own.
+        let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = rest.take(each);
+        drop(rest);
+        let first = part.first();
+        if let Err(e) = part.quantise(units, &x[first * cols..], cols) {
+            error.set(place(e));
         }
     });
     error.take()

@@ -1,10 +1,10 @@
 //! Commands that carry a sequence's state: rows in order, each over its own sequence.
 
-use super::{ELEMENT, FirstError, Formats, Int8Units};
-use crate::team::Columns;
+use super::{ELEMENT, FirstError, Int8Units};
+use crate::team::{Columns, Parts};
 use crate::units::{self, StepRow, UnitError};
 use std::sync::{Mutex, PoisonError};
-use wordline_kernels::attend::{Attend, Queries};
+use wordline_kernels::attend::Queries;
 use wordline_kernels::delta::DeltaRow;
 
 impl Int8Units {
@@ -27,8 +27,7 @@ impl Int8Units {
     /// Softmax attention of each row's query heads over its sequence's cache.
     pub(super) fn attention(&mut self, op: &units::Attend) -> Result<(), UnitError> {
         let (width, out_width) = (self.at.store.width(op.qkv), self.at.store.width(op.out));
-        let Formats { queries, probs, lanes, .. } = self.formats;
-        let attend = Attend { window: op.window, cap: op.cap, queries, probs, lanes };
+        let attend = self.formats.attend(op.window, op.cap);
         let Self { at, kernels, states, team, scratch, audit, counters, .. } = self;
         let ([qkv], out) = at.store.split([op.qkv], op.out);
         // A part is query heads of one row that share a key head: all of them, or fewer where threads would idle.
@@ -100,22 +99,23 @@ impl Int8Units {
         let vector = &self.kernels.vector;
         let columns = Columns::new(out, out_width);
         let keys = op.key_heads * op.key_dim;
-        // The memories of one head in all sequences: a head's rows run in order, heads are independent.
-        let mut heads: Vec<Vec<(usize, &mut [f32])>> = (0..op.value_heads).map(|_| Vec::new()).collect();
+        // The memories of all sequences: a head's rows run in order, heads are independent.
+        self.memories.clear();
         for (sequence, state) in self.states.iter_mut() {
             if let Some(memory) = &mut state.layers[op.layer].memory
                 && rows.iter().any(|row| row.sequence == sequence)
             {
-                for (list, memory) in heads.iter_mut().zip(memory.heads_mut()) {
-                    list.push((sequence, memory));
-                }
+                self.memories.push((sequence, Parts::new(memory.state_mut(), op.key_dim * op.value_dim)));
             }
         }
+        let memories = &self.memories;
         let memory = rows.len() * op.value_heads * op.key_dim * op.value_dim * size_of::<f32>();
         self.counters.state_bytes += 2 * memory as u64;
         let work = ELEMENT * rows.len() * op.value_heads * op.key_dim * op.value_dim;
-        self.team.chunks(work, &mut heads, 1, &|head, memories| {
-            for (sequence, memory) in memories.iter_mut().flatten() {
+        self.team.run(work, op.value_heads, &|head| {
+            for (sequence, memory) in memories {
+                // SAFETY: part `head` alone takes this head's memory, once; the states are borrowed until all have run.
+                let memory = unsafe { memory.get(head) };
                 for (index, _) in rows.iter().enumerate().filter(|(_, row)| row.sequence == *sequence) {
                     let qkv = &qkv[index * width..][..width];
                     let gb = &gb[index * gates..][..gates];

@@ -4,6 +4,7 @@ use crate::model::ModelError;
 use std::sync::Arc;
 use wordline_ir::spec::Activation;
 use wordline_ir::{ActFormat, Program};
+use wordline_kernels::attend::Attend;
 use wordline_kernels::format::{Lanes, Limbs};
 use wordline_kernels::gate::{self, UnitsError};
 use wordline_kernels::math::Function;
@@ -59,6 +60,13 @@ impl Formats {
             probs: limbs(numerics.probs),
             lanes: Lanes::new(numerics.lanes).ok_or(ModelError::Lanes { given: numerics.lanes })?,
         })
+    }
+}
+
+impl Formats {
+    /// How rows attend in these formats.
+    pub(super) fn attend(&self, window: Option<usize>, cap: Option<f32>) -> Attend {
+        Attend { window, cap, queries: self.queries, probs: self.probs, lanes: self.lanes }
     }
 }
 

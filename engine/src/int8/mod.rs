@@ -19,8 +19,9 @@ use crate::ropes::RopeTables;
 use crate::sequencer::Sequencer;
 use crate::state::{Capacity, States};
 use crate::store::RowStore;
-use crate::team::Team;
+use crate::team::{Parts, Team};
 use crate::units::{self, Counters, Rows, StepRow, UnitError, Units};
+use array::Routing;
 use audit::Auditor;
 pub(crate) use kernels::{Formats, function};
 use state::{Layout, Sequence};
@@ -33,6 +34,8 @@ use wordline_kernels::conv::ConvWeights;
 use wordline_kernels::matvec::{Acts, Space};
 use wordline_kernels::vector::{HeadNorm, Norm, Rope, VectorUnit};
 
+/// Positions that room is made for when a sequence begins; where there are more, memory grows as they come.
+const AT_ONCE: usize = 4096;
 /// Elementary operations that an elementwise element counts for: a function is about this many.
 const ELEMENT: usize = 8;
 
@@ -57,6 +60,10 @@ pub struct Int8Units {
     spaces: Vec<Space>,
     /// For a matrix, the one that is streamed after it.
     next: Vec<Option<TensorId>>,
+    /// What commands of a mixture of experts work in.
+    routing: Routing,
+    /// The memories of the step's sequences, for one command.
+    memories: Vec<(usize, Parts<f32>)>,
     /// A row of a matrix, or results that are still to be summed.
     values: Vec<f32>,
 }
@@ -86,17 +93,34 @@ impl Int8Units {
                 *conv = Some(ConvWeights::new(image.plain(weight), bias, taps.into(), function(act)));
             }
         }
+        let formats = Formats::of(program)?;
+        let layout = Layout::new(&layers, capacity)?;
+        let positions = capacity.ctx.min(AT_ONCE);
+        let mut ropes = RopeTables::new(&program.ropes)?;
+        ropes.reserve(positions);
+        let mut scratch: Vec<_> = (0..team.members()).map(|_| Scratch::default()).collect();
+        for command in &program.commands {
+            if let Command::Attend { layer, heads, kv_heads, .. } = *command
+                && let Some(cache) = layout.cache(layer.0.into())
+            {
+                let attend = formats.attend(None, None);
+                let heads = usize::from(heads).div_ceil(usize::from(kv_heads).max(1));
+                scratch.iter_mut().for_each(|scratch| scratch.reserve(heads, positions, cache, &attend));
+            }
+        }
         Ok(Self {
-            formats: Formats::of(program)?,
-            layout: Layout::new(&layers, capacity)?,
+            formats,
+            layout,
             convs,
-            ropes: RopeTables::new(&program.ropes)?,
+            ropes,
             at: Rows { store: RowStore::new(&program.slots), rows: Vec::new() },
             states: States::new(),
             counters: Counters::default(),
             audit: Auditor::new(),
             acts: Acts::new(),
-            scratch: (0..team.members()).map(|_| Scratch::default()).collect(),
+            scratch,
+            routing: Routing::default(),
+            memories: Vec::new(),
             spaces: vec![Space::default(); team.members()],
             next: following(program),
             values: Vec::new(),
@@ -181,7 +205,7 @@ impl Units for Int8Units {
     }
 
     fn open(&mut self, sequence: usize) {
-        self.states.open(sequence, self.layout.sequence());
+        self.states.open(sequence, self.layout.sequence(AT_ONCE));
     }
 
     fn release(&mut self, sequence: usize) {
@@ -322,14 +346,7 @@ impl Units for Int8Units {
     }
 
     fn top_k(&mut self, op: &units::TopK) -> Result<(), UnitError> {
-        let width = self.at.store.width(op.logits);
-        let (mut picks, mut weights) = (vec![0.0; op.k], vec![0.0; op.k]);
-        for row in 0..self.at.rows.len() {
-            let logits = &self.at.store.get(op.logits)[row * width..][..op.experts];
-            self.kernels.vector.top_k(logits, op.renormalise, &mut picks, &mut weights);
-            self.at.store.get_mut(op.picks)[row * op.k..][..op.k].copy_from_slice(&picks);
-            self.at.store.get_mut(op.weights)[row * op.k..][..op.k].copy_from_slice(&weights);
-        }
+        self.choose(op);
         Ok(())
     }
 

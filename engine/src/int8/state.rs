@@ -17,6 +17,7 @@ pub(crate) fn cache_layout(shape: CacheShape, capacity: Capacity) -> Result<Cach
 /// What each layer of a sequence keeps.
 pub(super) struct Layout {
     layers: Vec<(Option<CacheLayout>, LayerState)>,
+    ctx: usize,
 }
 
 /// The state of one sequence.
@@ -37,13 +38,23 @@ impl Layout {
     pub(super) fn new(layers: &[LayerState], capacity: Capacity) -> Result<Self, CacheError> {
         let cache = |shape: CacheShape| cache_layout(shape, capacity);
         let layer = |layer: &LayerState| Ok((layer.cache.map(cache).transpose()?, *layer));
-        Ok(Self { layers: layers.iter().map(layer).collect::<Result<_, _>>()? })
+        Ok(Self { layers: layers.iter().map(layer).collect::<Result<_, _>>()?, ctx: capacity.ctx })
     }
 
-    /// The state at a sequence's start.
-    pub(super) fn sequence(&self) -> Sequence {
-        let layer = |(cache, shape): &(Option<CacheLayout>, LayerState)| Layer {
-            cache: cache.map(Cache::new),
+    /// The cache of a layer.
+    pub(super) fn cache(&self, layer: usize) -> Option<&CacheLayout> {
+        self.layers.get(layer)?.0.as_ref()
+    }
+
+    /// The state at a sequence's start, its caches with room for so many positions at once.
+    pub(super) fn sequence(&self, at_once: usize) -> Sequence {
+        let cache = |layout| {
+            let mut cache = Cache::new(layout);
+            cache.reserve(self.ctx.min(at_once));
+            cache
+        };
+        let layer = |(layout, shape): &(Option<CacheLayout>, LayerState)| Layer {
+            cache: layout.map(cache),
             ring: shape.ring.map(|r| Ring::new(r.channels, r.taps)),
             memory: shape.memory.map(|m| Memory::new(m.heads, m.key_dim, m.value_dim)),
         };

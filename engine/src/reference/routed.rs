@@ -31,7 +31,8 @@ impl ReferenceUnits {
         let stack = &self.tensors[op.stack.index()];
         let (cols, outputs) = (stack.cols, stack.expert_rows);
         let experts = stack.values.len() / (cols * outputs);
-        let picks = units::experts(self.at.store.get(op.picks), op.picks, op.k, experts)?;
+        let mut picks = Vec::new();
+        units::experts(self.at.store.get(op.picks), op.picks, op.k, experts, &mut picks)?;
         let weights = op.weights.map(|w| self.at.store.get(w).to_vec());
         self.widen(op.x, cols);
         let stack = &self.tensors[op.stack.index()];

@@ -12,9 +12,8 @@ mod parts;
 #[cfg(not(target_family = "wasm"))]
 mod shares;
 
-pub(crate) use parts::Columns;
+pub(crate) use parts::{Columns, Parts};
 
-use parts::Parts;
 use std::ops::Range;
 #[cfg(not(target_family = "wasm"))]
 use std::sync::atomic::{AtomicUsize, Ordering};

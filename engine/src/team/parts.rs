@@ -1,7 +1,7 @@
 //! Memory that the members of a team write at the same time, each its own part.
 
 /// A slice cut in chunks that different threads may hold at once.
-pub(super) struct Parts<T> {
+pub(crate) struct Parts<T> {
     base: *mut T,
     len: usize,
     chunk: usize,
@@ -9,9 +9,11 @@ pub(super) struct Parts<T> {
 
 // SAFETY: a `Parts` only hands out disjoint chunks, each to one thread (the contract of `get`).
 unsafe impl<T: Send> Sync for Parts<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for Parts<T> {}
 
 impl<T> Parts<T> {
-    pub(super) fn new(data: &mut [T], chunk: usize) -> Self {
+    pub(crate) fn new(data: &mut [T], chunk: usize) -> Self {
         Self { base: data.as_mut_ptr(), len: data.len(), chunk }
     }
 
@@ -22,7 +24,7 @@ impl<T> Parts<T> {
     /// # Safety
     /// While the slice given to `new` is borrowed, each part is taken at most once.
     #[expect(clippy::mut_from_ref, reason = "disjoint chunks of one exclusive borrow, by the caller's promise")]
-    pub(super) unsafe fn get(&self, part: usize) -> &mut [T] {
+    pub(crate) unsafe fn get(&self, part: usize) -> &mut [T] {
         let start = (part * self.chunk).min(self.len);
         let len = self.chunk.min(self.len - start);
         // SAFETY: start + len lies within the slice; the caller takes each part once, so no two overlap.

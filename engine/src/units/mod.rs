@@ -178,8 +178,15 @@ pub trait Units: Send {
     fn routed_matvec(&mut self, op: &RoutedMatvec) -> Result<(), UnitError>;
 }
 
-/// The expert numbers that a slot holds, each checked: a program may route by any slot.
-pub(crate) fn experts(picks: &[f32], slot: Slot, k: usize, experts: usize) -> Result<Vec<usize>, UnitError> {
+/// The expert numbers that a slot holds, each checked: a program may route by any slot. They replace what is in `into`.
+pub(crate) fn experts(
+    picks: &[f32],
+    slot: Slot,
+    k: usize,
+    experts: usize,
+    into: &mut Vec<usize>,
+) -> Result<(), UnitError> {
+    into.clear();
     let check = |(i, pick): (usize, &f32)| {
         let expert = *pick as usize;
         if expert < experts && expert as f32 == *pick {
@@ -188,7 +195,7 @@ pub(crate) fn experts(picks: &[f32], slot: Slot, k: usize, experts: usize) -> Re
         let reason = format!("{pick} is not the number of one of {experts} experts");
         Err(UnitError::Value { slot: slot.name(), row: i / k, reason })
     };
-    picks.iter().enumerate().map(check).collect()
+    picks.iter().enumerate().try_for_each(|pick| check(pick).map(|expert| into.push(expert)))
 }
 
 /// The rows of a step in host memory, as CPU units hold them.

@@ -166,6 +166,14 @@ impl Cache {
         Self { layout, lines: Vec::new(), len: 0 }
     }
 
+    /// Make room for this many positions, so that appending them allocates nothing. Memory that is not written yet takes
+    /// no page of the system.
+    pub fn reserve(&mut self, positions: usize) {
+        let pages = self.layout.ring.unwrap_or(usize::MAX).min(positions.div_ceil(BLOCK));
+        let lines = pages * self.layout.page_bytes() / size_of::<Line>();
+        self.lines.reserve(lines.saturating_sub(self.lines.len()));
+    }
+
     /// Its layout.
     #[must_use]
     pub fn layout(&self) -> &CacheLayout {

@@ -166,6 +166,22 @@ impl<'a> ActRows<'a> {
         (head, tail)
     }
 
+    /// Number of the first of them among the rows of the [`Acts`].
+    #[must_use]
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Take the first `rows` rows out.
+    #[must_use]
+    pub fn take(&mut self, rows: usize) -> Self {
+        let out = RowOut { q8: &mut [], q16: &mut [], fix: &mut [], scale: &mut [] };
+        let none = Self { first: self.first, rows: 0, cols: self.cols, limbs: self.limbs, out };
+        let (head, tail) = std::mem::replace(self, none).split_at(rows);
+        *self = tail;
+        head
+    }
+
     pub(crate) fn space(&mut self, row: usize) -> RowOut<'_> {
         self.out.row(row, self.cols.div_ceil(BLOCK), self.limbs.count())
     }
