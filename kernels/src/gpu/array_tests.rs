@@ -14,9 +14,9 @@ fn lanes(count: u8) -> Lanes {
 }
 
 #[test]
-fn both_methods_pass_the_gate_with_every_number_of_lanes() {
+fn both_methods_pass_the_gate_with_one_thread_group_two_and_none() {
     let Some(gpu) = software(None) else { return };
-    for count in [8, 4, 16, 32] {
+    for count in [8, 4, 16] {
         let array = DeviceArray::new(&gpu, Method::Dp4a, lanes(count)).unwrap();
         let report = array.report();
         assert_eq!(report.active, Some(Method::Dp4a));

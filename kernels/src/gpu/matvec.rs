@@ -127,6 +127,8 @@ impl Array<'_> {
         let fits = |size: &u32| size.is_multiple_of(lanes) && *size <= 128;
         match gpu.facts().subgroup_size().filter(fits) {
             Some(size) if self.method == Method::Dp4a => subgroup_plan(gpu, size, lanes, layout, tile),
+            // Sixteen reads of the table a word: a text with several rows of them takes a driver long to compile.
+            _ if self.method == Method::Lut => Plan { subgroup: None, rows: 1, unroll: 1, subgroups: 1, tokens: 1 },
             _ => Plan { subgroup: None, rows: 1, unroll: 1, subgroups: 1, tokens: tile.min(4) },
         }
     }

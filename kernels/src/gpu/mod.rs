@@ -11,11 +11,12 @@
 //! | [`conv`], [`delta`], [`cache`], [`attend`], [`rows`] | the units that carry state, attention, top-k |
 //! | [`floats`] | the init gate of all of these |
 //! | [`quantise`], [`weights`], [`matvec`], [`matvec_text`] | the array unit: rows to limbs, weights packed once, products |
-//! | [`gate`] | the array unit's init gate |
+//! | [`gate`], [`audit`] | the array unit's init gate; results of a run held to the mirror |
 //! | [`clock`] | how long a pass takes, how fast memory is |
 //! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
 
 pub mod attend;
+pub mod audit;
 pub mod cache;
 pub mod clock;
 pub mod conv;
