@@ -4,6 +4,7 @@ use crate::backends::Backend;
 use crate::image_cache::{CacheError, ImageCache};
 use crate::image_memory::{ImageBytes, hold, zeroed};
 use crate::model::Model;
+use crate::random_weights::RandomWeights;
 use sha2::{Digest as _, Sha256};
 use wordline_engine::image::{BuildError, Digest, Image, ImageError, ImageLayout, LayoutError, build_into};
 use wordline_engine::team::Team;
@@ -100,14 +101,7 @@ impl Setup<'_> {
     /// # Errors
     /// As [`Setup::reference`]; a weight cannot be quantised; or the device does not compute.
     pub fn int8(&self) -> Result<EngineModel, EngineError> {
-        let kernels = Kernels::new()?;
-        for form in kernels.array.report().forms {
-            if let Verdict::Failed(test) = form.verdict {
-                let now = kernels.array.active();
-                self.watch.remark(&format!("{} failed the init gate at '{test}'; {now} computes", form.form));
-            }
-        }
-        self.int8_on(kernels)
+        self.int8_on(kernels(self.watch)?)
     }
 
     /// The int8 engine on given units.
@@ -162,6 +156,38 @@ impl Setup<'_> {
         let weights = &self.model.checkpoint.weights;
         build_into(self.program, layout, weights, content, out, &mut Team::new(self.threads), &progress)
     }
+}
+
+/// The fastest units of this device that pass their init gates; those that do not are remarked on.
+///
+/// # Errors
+/// The device does not compute.
+pub fn kernels(watch: &dyn Watch) -> Result<Kernels, EngineError> {
+    let kernels = Kernels::new()?;
+    for form in kernels.array.report().forms {
+        if let Verdict::Failed(test) = form.verdict {
+            let now = kernels.array.active();
+            watch.remark(&format!("{} failed the init gate at '{test}'; {now} computes", form.form));
+        }
+    }
+    Ok(kernels)
+}
+
+/// The weight image of a program with random weights, in memory.
+///
+/// # Errors
+/// There is no memory for it.
+pub fn random_image(program: &Program, seed: u64, threads: usize, watch: &dyn Watch) -> Result<Image, EngineError> {
+    let layout = ImageLayout::of(program)?;
+    let content = Sha256::digest(format!("random weights of seed {seed}")).into();
+    let mut bytes = zeroed(layout.bytes()).map_err(EngineError::Memory)?;
+    let progress = |done, total| {
+        watch.building(done, total);
+        true
+    };
+    let (source, mut team) = (RandomWeights::new(seed), Team::new(threads));
+    build_into(program, &layout, &source, content, &mut bytes, &mut team, &progress)?;
+    Ok(Image::open(program, ImageBytes::Held(bytes), Some(content))?)
 }
 
 /// The image's name in the cache: the layout's identity covers program tensors, format and version, the content's the

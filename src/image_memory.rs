@@ -73,8 +73,9 @@ fn large_pages() -> bool {
             .is_ok_and(|modes| !modes.contains("[never]"))
 }
 
-/// Bytes of memory that can be had without pushing anything out.
-fn available() -> Option<usize> {
+/// Bytes of memory that can be had without pushing anything out; `None` where the system does not say.
+#[must_use]
+pub fn available() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)

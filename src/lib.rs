@@ -18,5 +18,6 @@ pub mod measure;
 pub mod model;
 pub mod pipeline;
 mod quiet;
+pub mod random_weights;
 pub mod shapes;
 pub mod tokenizer;

@@ -216,6 +216,62 @@ fn units_pass_on_this_device() {
     let report = run_json(&["units", "--json"]);
     assert_eq!(report["ok"], true);
     assert!(report["array"]["forms"]["cpu-mirror"].as_str().unwrap().starts_with("passed"));
+    let backends = report["backends"].as_array().unwrap();
+    let active: Vec<&Value> = backends.iter().filter(|line| line["active"] == true).collect();
+    assert_eq!(active.len(), 1, "{backends:?}");
+    assert_eq!((&active[0]["standing"], &active[0]["form"]), (&"passed".into(), &report["array"]["active"]));
+    // One probe, whoever computes it.
+    assert!(backends.iter().all(|line| line["standing"] != "passed" || line["probe"] == active[0]["probe"]));
+    let table = run(&["units"]).out;
+    assert!(table.contains("GEMMs/s") && table.contains("cpu-mirror"), "{table}");
+}
+
+/// The report's figures follow from each other as docs/json.md says; what they are is the machine's.
+#[test]
+fn bench_adds_up() {
+    let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
+    let args = ["bench", "demo", "--pairs", "3", "--batch", "1,3", "--prefill", "8", "--ctx", "20", "--threads", "2"];
+    let report = run_json(&[&args[..], &["--json"]].concat());
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
+    let (limit, array) = (number(&report["limit_bytes_per_s"]), number(&report["array_macs_per_s"]));
+    assert_eq!((&report["limit"]["median"], &report["threads"]), (&report["limit_bytes_per_s"], &2.into()));
+    let decode = report["decode"].as_array().unwrap();
+    assert_eq!(decode.len(), 2);
+    for (line, batch) in decode.iter().zip([1.0, 3.0]) {
+        let seconds = number(&line["step_us"]["median"]) / 1e6;
+        let bytes = number(&line["bytes_per_step"]);
+        assert_eq!(number(&line["batch"]), batch);
+        assert!(near(number(&line["tokens_per_s"]), batch / seconds));
+        assert!(near(number(&line["share_of_limit"]), bytes / seconds / limit));
+        let sum: f64 = ["weight_bytes", "cache_bytes", "state_bytes"].iter().map(|key| number(&line[key])).sum();
+        assert_eq!(sum, bytes);
+        let bound = (bytes / limit).max(2.0 * number(&line["macs"]) / array);
+        assert!(near(number(&line["bound_us"]), 1e6 * bound) && near(number(&line["times_bound"]), seconds / bound));
+        assert!(number(&line["us_by_command"]["matvec"]) > 0.0);
+    }
+    // The weights of a step are read once, however many rows there are; what rows keep is each row's own.
+    assert_eq!(decode[0]["weight_bytes"], decode[1]["weight_bytes"]);
+    assert_eq!(number(&decode[1]["state_bytes"]), 3.0 * number(&decode[0]["state_bytes"]));
+    assert_eq!(number(&decode[1]["macs"]), 3.0 * number(&decode[0]["macs"]));
+    let prefill = &report["prefill"];
+    assert!(near(number(&prefill["rows_per_s"]), 8e6 / number(&prefill["prompt_us"]["median"])));
+}
+
+#[test]
+fn bench_refuses_what_it_cannot_measure() {
+    for (args, says) in [
+        (&["bench"][..], "--shape"),
+        (&["bench", "demo", "--shape", "gpt2"], "cannot be used with"),
+        (&["bench", "--shape", "gpt3"], "did you mean 'gpt2'"),
+        (&["bench", "demo", "--batch", "0"], "--batch"),
+        (&["bench", "demo", "--batch", "1,x"], "--batch"),
+        (&["bench", "demo", "--ctx", "4000"], "--ctx"),
+        (&["bench", "demo", "--seed", "1"], "cannot be used with"),
+        (&["bench", "--shape", "llama3.1-405b"], "bytes are needed"),
+    ] {
+        let ran = run(args);
+        assert!(ran.code == 2 && ran.err.contains(says), "{args:?}: {}{}", ran.out, ran.err);
+    }
 }
 
 #[test]

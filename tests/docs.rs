@@ -105,10 +105,10 @@ fn reports_are_as_documented() {
         ("accuracy", vec!["accuracy", "demo", "--limit", "40", "--baseline", "q8", "--json"]),
         ("units", vec!["units", "--json"]),
         ("units --runs", vec!["units", "--runs", "--fixtures", "demo", "--json"]),
-        ("bench", vec!["bench", "demo", "--tokens", "2", "--json"]),
+        ("bench", vec!["bench", "demo", "--pairs", "2", "--batch", "1,2", "--prefill", "8", "--json"]),
     ];
     // Keyed by mnemonics, forms, fixtures; rotary scalings have fields of their kind.
-    let open = ["opcodes", "array.forms", "vector.forms", "runs", "rope"];
+    let open = ["opcodes", "array.forms", "vector.forms", "runs", "rope", "decode[].us_by_command"];
     for (name, args) in reports {
         let section = document.split("\n## ").find(|section| section.starts_with(&format!("`{name}`\n")));
         let section = section.unwrap_or_else(|| panic!("docs/json.md has no section ## `{name}`"));

@@ -161,6 +161,11 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    /// Who is told how things go.
+    pub(super) fn watch(&self) -> &dyn Watch {
+        &self.watch
+    }
+
     /// What the engines of one program are made with.
     pub(super) fn setup<'a>(&'a self, model: &'a Model, program: &'a Program, capacity: Capacity) -> Setup<'a> {
         let Self { threads, backend, .. } = *self;

@@ -1,27 +1,50 @@
-//! `wordline bench`: decode speed against the bandwidth of plain reads, both measured in this run.
+//! `wordline bench`: how fast a model decodes and takes prompts in, beside the limits of the device it runs on.
 
-use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, show_notices};
-use super::failure::{Failure, chain};
+use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, Prepared, show_notices};
+use super::failure::{Failure, chain, refused};
 use super::out;
-use crate::generate::sampler::argmax;
-use crate::measure::bandwidth::plain_read;
-use crate::measure::run_hash;
-use clap::Args as ClapArgs;
+use crate::engines::{self, Watch};
+use crate::image_memory;
+use crate::measure::array_rate::{ArrayRate, Gemm, RateError};
+use crate::measure::bandwidth::{LEAST, ReadLoop, Reads};
+use crate::measure::speed::{BoundBy, Decode, Limits, Plan, Speed, measure};
+use crate::shapes::{Shape, ShapeError};
+use clap::{ArgGroup, Args as ClapArgs};
 use serde::Serialize;
-use std::time::Instant;
-use wordline_engine::{Capacity, EngineModel, Row, StepError};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use wordline_engine::image::ImageLayout;
+use wordline_engine::{Capacity, EngineModel, Kernels, Sequencer};
+use wordline_ir::{ActFormat, Numerics, Program, Spec};
+use wordline_kernels::format::{Lanes, Limbs};
 use wordline_lowering::lower;
 
-/// Plain reads cover at least this many bytes, more than processors cache.
-const FLOOR: usize = 256 << 20;
+refused!(RateError, ShapeError);
 
 #[derive(Debug, ClapArgs)]
+#[command(group = ArgGroup::new("what").required(true).args(["model", "shape"]))]
 pub(super) struct Args {
-    #[command(flatten)]
-    model: ModelArg,
-    /// Steps of one token to time, in each of three rounds
-    #[arg(long, value_name = "N", default_value_t = 32)]
-    tokens: usize,
+    /// A directory with config.json and safetensors files, or `demo`
+    #[arg(value_name = "MODEL")]
+    model: Option<String>,
+    /// A published model by its config alone, with random weights in memory; a wrong name lists them
+    #[arg(long, value_name = "NAME")]
+    shape: Option<String>,
+    /// Seed of a shape's weights
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "model")]
+    seed: u64,
+    /// Rows of a decode step, each of a sequence of its own
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = batches())]
+    batch: Vec<NonZeroUsize>,
+    /// Positions that a decode step sees, on average
+    #[arg(long, value_name = "N", default_value = "64")]
+    ctx: NonZeroUsize,
+    /// Rows of the prompt that is taken in
+    #[arg(long, value_name = "N", default_value = "64")]
+    prefill: NonZeroUsize,
+    /// Rounds: pairs of a pass of plain reads and decode steps, for each batch
+    #[arg(long, value_name = "N", default_value = "24")]
+    pairs: NonZeroUsize,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -30,77 +53,210 @@ pub(super) struct Args {
     json: JsonArg,
 }
 
-/// What `--json` reports: the best round of each.
+fn batches() -> [NonZeroUsize; 3] {
+    [1, 4, 16].map(|rows| NonZeroUsize::new(rows).unwrap_or(NonZeroUsize::MIN))
+}
+
+/// What `--json` reports.
 #[derive(Serialize)]
 struct Report<'a> {
-    model: &'a str,
+    model: Option<&'a str>,
+    shape: Option<&'a str>,
+    backend: &'static str,
+    /// The form of the array unit that computed.
+    form: &'static str,
     threads: usize,
-    tokens_per_s: f64,
-    bytes_per_step: u64,
-    stream_bytes_per_s: f64,
-    read_bytes_per_s: f64,
-    share: f64,
+    ctx: usize,
+    numerics: Numerics,
+    image_bytes: usize,
+    read: ReadLoop,
+    #[serde(flatten)]
+    speed: Speed,
+}
+
+/// What is measured: its facts, and where its weights come from.
+enum Subject {
+    Model(crate::model::Model),
+    Shape(Shape, u64),
+}
+
+impl Subject {
+    fn open(args: &Args) -> Result<Self, Failure> {
+        match (&args.model, &args.shape) {
+            (Some(model), _) => Ok(Self::Model(ModelArg { model: model.clone() }.open()?)),
+            (None, Some(name)) => Ok(Self::Shape(Shape::named(name)?, args.seed)),
+            (None, None) => Err(Failure::refused("give a MODEL or --shape NAME")),
+        }
+    }
+
+    fn spec(&self) -> &Spec {
+        match self {
+            Self::Model(model) => &model.checkpoint.spec,
+            Self::Shape(shape, _) => &shape.spec,
+        }
+    }
+
+    fn engine(
+        &self,
+        program: &Program,
+        capacity: Capacity,
+        kernels: Kernels,
+        prepared: &Prepared,
+    ) -> Result<EngineModel, Failure> {
+        match self {
+            Self::Model(model) => Ok(prepared.setup(model, program, capacity).int8_on(kernels)?),
+            Self::Shape(_, seed) => {
+                let sequencer = Sequencer::new(program).map_err(|e| Failure::fault(chain(&e)))?;
+                let image = engines::random_image(program, *seed, prepared.threads, prepared.watch())?;
+                EngineModel::int8(sequencer, capacity, Arc::new(image), kernels, prepared.threads)
+                    .map_err(|e| Failure::refused(chain(&e)))
+            }
+        }
+    }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let prepared = args.engine.prepare()?;
-    let model = args.model.open()?;
-    let spec = &model.checkpoint.spec;
-    let tokens = args.tokens.max(1);
-    let ctx = (run_hash::PROMPT + ROUNDS * tokens).min(spec.max_pos);
-    if ctx < run_hash::PROMPT + ROUNDS {
-        return Err(Failure::refused(format!("the model takes {} positions, too few to time", spec.max_pos)));
+    let subject = Subject::open(args)?;
+    let spec = subject.spec();
+    let plan = Plan {
+        batches: args.batch.iter().map(|rows| rows.get()).collect(),
+        ctx: args.ctx.get(),
+        prefill: args.prefill.get(),
+        pairs: args.pairs.get(),
+    };
+    let capacity = Capacity { ctx: plan.positions(), step_rows: plan.prefill };
+    if capacity.ctx > spec.max_pos {
+        let (given, limit) = (capacity.ctx, spec.max_pos);
+        return Err(Failure::refused(format!("the run reaches position {given}, the model takes {limit} positions"))
+            .hint("ask for a smaller --ctx or --prefill, or for fewer --pairs"));
     }
-    let tokens = (ctx - run_hash::PROMPT) / ROUNDS;
-    let capacity = Capacity { ctx, step_rows: run_hash::PROMPT };
-    let program = lower(spec, &args.numerics.numerics(), ctx)?.program;
+    let numerics = args.numerics.numerics();
+    let program = lower(spec, &numerics, capacity.ctx)?.program;
+    let image_bytes = ImageLayout::of(&program).map_err(|e| Failure::refused(chain(&e)))?.bytes();
+    let read_bytes = fit(&program, &plan, image_bytes, image_memory::available(), prepared.watch())?;
     let threads = prepared.threads;
-    let mut engine = prepared.setup(&model, &program, capacity).int8()?;
-    let refuse = |e: StepError| Failure::refused(chain(&e));
-    let (mut seconds, mut read, mut bytes_per_step) = (f64::INFINITY, 0.0_f64, 0);
-    let seq = engine.open();
-    let prompt = run_hash::prompt(spec.vocab);
-    let mut next = engine.prefill(seq, &prompt).map_err(refuse)?.row(0).and_then(argmax).unwrap_or(0);
-    // Rounds of both take turns, so that a busy moment of the machine does not meet one of them alone.
-    for _ in 0..ROUNDS {
-        let (before, start) = (engine.counters().weight_bytes, Instant::now());
-        next = steps(&mut engine, seq, next, tokens).map_err(refuse)?;
-        seconds = seconds.min(start.elapsed().as_secs_f64() / tokens as f64);
-        bytes_per_step = (engine.counters().weight_bytes - before) / tokens as u64;
-        let bytes = usize::try_from(bytes_per_step).unwrap_or(FLOOR);
-        read = read.max(plain_read(bytes, FLOOR, threads, 3));
-    }
+    let kernels = engines::kernels(prepared.watch())?;
+    let array = Arc::clone(&kernels.array);
+    let mut engine = subject.engine(&program, capacity, kernels, &prepared)?;
+    let mut reads = Reads::new(read_bytes, threads)
+        .map_err(|e| Failure::refused(format!("there is no memory for {read_bytes} bytes to read: {e}")))?;
+    let limbs = match numerics.acts {
+        ActFormat::OneLimb => Limbs::One,
+        ActFormat::TwoLimbs => Limbs::Two,
+    };
+    let lanes = Lanes::new(numerics.lanes).ok_or_else(|| Failure::fault("the lanes are no power of two"))?;
+    let mut rate = ArrayRate::new(&array, Gemm::CACHED, lanes, limbs, threads)?;
+    let read = reads.describe();
+    let mut limits = Limits { read: &mut reads, array: Some(&mut rate), limbs: limbs.count() as u64 };
+    let speed = measure(&mut engine, spec.vocab, &plan, &mut limits).map_err(|e| Failure::refused(chain(&e)))?;
     show_notices(&mut engine);
-    let stream = bytes_per_step as f64 / seconds;
     let report = Report {
-        model: &args.model.model,
+        model: args.model.as_deref(),
+        shape: args.shape.as_deref(),
+        backend: "cpu",
+        form: array.active().name(),
         threads,
-        tokens_per_s: 1.0 / seconds,
-        bytes_per_step,
-        stream_bytes_per_s: stream,
-        read_bytes_per_s: read,
-        share: stream / read,
+        ctx: plan.ctx,
+        numerics,
+        image_bytes,
+        read,
+        speed,
     };
     if args.json.json { out::json(&report) } else { print(&report) }
 }
 
-const ROUNDS: usize = 3;
-
-/// Run greedy steps of one token; the token after them.
-fn steps(engine: &mut EngineModel, seq: wordline_engine::SeqId, mut next: u32, n: usize) -> Result<u32, StepError> {
-    for _ in 0..n {
-        let logits = engine.step(&[Row { seq, token: next, logits: true }])?;
-        next = logits.row(0).and_then(argmax).unwrap_or(0);
+/// Bytes to read, as many as the image has where memory allows; refused when the rest does not fit as it is.
+fn fit(
+    program: &Program,
+    plan: &Plan,
+    image: usize,
+    available: Option<usize>,
+    watch: &dyn Watch,
+) -> Result<usize, Failure> {
+    let (wanted, positions) = (image.max(LEAST), plan.positions() as u64);
+    let Some(available) = available.map(|bytes| bytes as u64) else { return Ok(wanted) };
+    // A cache element is a byte and its share of a block's scale; rings and memories are f32.
+    let of_sequence = |command: &wordline_ir::Command| {
+        let work = command.work(program);
+        (work.appended * 17 / 16).saturating_mul(positions).saturating_add(4 * work.state)
+    };
+    let each = program.commands.iter().map(of_sequence).fold(0, u64::saturating_add);
+    let states = each.saturating_mul(plan.sequences() as u64);
+    let need = (image as u64).saturating_add(states);
+    let left = available.saturating_sub(need);
+    if left < LEAST as u64 {
+        let what = format!(
+            "{} bytes are needed ({image} of weights, {states} of sequences, {LEAST} to read), {available} are free",
+            need.saturating_add(LEAST as u64)
+        );
+        return Err(Failure::refused(what).hint("choose a smaller shape, a shorter --ctx or a smaller --batch"));
     }
-    Ok(next)
+    // Some of what is left is for everything else.
+    let most = usize::try_from(left - left / 8).unwrap_or(usize::MAX).max(LEAST);
+    if wanted > most {
+        watch.remark(&format!("plain reads go over {most} bytes only: memory holds no second {wanted}"));
+    }
+    Ok(wanted.min(most))
 }
 
-fn print(r: &Report<'_>) -> Result<(), Failure> {
-    let gb = |bytes: f64| bytes / 1e9;
-    out::line(format_args!("{}: {} threads", r.model, r.threads))?;
-    out::line(format_args!("  decode       {:9.1} tokens/s", r.tokens_per_s))?;
-    out::line(format_args!("  a step       {:9.3} MB of weights", r.bytes_per_step as f64 / 1e6))?;
-    out::line(format_args!("  streamed     {:9.2} GB/s", gb(r.stream_bytes_per_s)))?;
-    out::line(format_args!("  plain reads  {:9.2} GB/s", gb(r.read_bytes_per_s)))?;
-    out::line(format_args!("  share        {:9.1} %", 100.0 * r.share))
+fn print(report: &Report<'_>) -> Result<(), Failure> {
+    let Report { speed, read, .. } = report;
+    let name = report.model.or(report.shape).unwrap_or_default();
+    let weights = if report.shape.is_some() { ", random weights" } else { "" };
+    let (form, threads, ctx) = (report.form, report.threads, report.ctx);
+    out::line(format_args!("{name}{weights}: {} ({form}), {threads} threads, context {ctx}", report.backend))?;
+    let (limit, mb) = (speed.limit_bytes_per_s / 1e9, read.buffer_bytes as f64 / 1e6);
+    out::line(format_args!("plain reads  {limit:8.2} GB/s over {mb:.0} MB ({})", read.name))?;
+    if let Some(rate) = speed.array_macs_per_s {
+        out::line(format_args!("array unit   {:8.1} GMAC/s in its first cache, each limb counted", rate / 1e9))?;
+    }
+    out::line("decode   tokens/s      step us   MB a step     GB/s  of reads  x bound")?;
+    for decode in &speed.decode {
+        let Decode { batch, tokens_per_s, step_us, bytes_per_step, share_of_limit, bound, .. } = decode;
+        let (us, bytes, share) = (step_us.median, *bytes_per_step as f64, 100.0 * share_of_limit);
+        let (mb, rate, times, by) = (bytes / 1e6, bytes / us / 1e3, bound.times_bound, by(bound.bound_by));
+        let first = format!("{batch:6} {tokens_per_s:10.1} {us:12.1} {mb:11.2} {rate:8.2} {share:7.1} %");
+        out::line(format_args!("{first} {times:8.2} ({by})"))?;
+    }
+    let prefill = &speed.prefill;
+    let (times, by) = (prefill.bound.times_bound, by(prefill.bound.bound_by));
+    let (rows, rate) = (prefill.rows, prefill.rows_per_s);
+    out::line(format_args!("prefill of {rows} rows: {rate:.1} rows/s, {times:.2} x bound ({by})"))?;
+    for decode in &speed.decode {
+        let total: f64 = decode.us_by_command.values().sum();
+        let mut kinds: Vec<(&str, f64)> = decode.us_by_command.iter().map(|(kind, us)| (*kind, *us)).collect();
+        kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let shares = kinds.iter().map(|(kind, us)| format!("{kind} {:.1} %", 100.0 * us / total));
+        out::line(format_args!("time at batch {}: {}", decode.batch, shares.collect::<Vec<_>>().join(", ")))?;
+    }
+    Ok(())
+}
+
+fn by(limit: BoundBy) -> &'static str {
+    match limit {
+        BoundBy::Memory => "memory",
+        BoundBy::Array => "array",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::Unwatched;
+
+    #[test]
+    fn memory_is_asked_before_it_is_taken() {
+        let spec = Shape::named(&crate::shapes::names().unwrap()[0]).unwrap().spec;
+        let program = lower(&spec, &Numerics::default(), 64).unwrap().program;
+        let plan = Plan { batches: vec![1, 4], ctx: 64, prefill: 64, pairs: 20 };
+        let image = 1 << 30;
+        let fit = |free: Option<usize>| fit(&program, &plan, image, free, &Unwatched);
+        assert_eq!(fit(None).unwrap(), image);
+        assert_eq!(fit(Some(1 << 40)).unwrap(), image);
+        let less = fit(Some((1 << 30) + (700 << 20))).unwrap();
+        assert!((LEAST..image).contains(&less), "{less}");
+        let refused = fit(Some(1 << 30)).unwrap_err();
+        assert!(refused.what.contains("1073741824 of weights"), "{refused}");
+    }
 }

@@ -3,6 +3,8 @@
 use super::args::{EngineArgs, JsonArg, Prepared, show_notices};
 use super::failure::{Failure, chain};
 use super::out;
+use crate::measure::array_rate::Gemm;
+use crate::measure::backends::{self, Backend, Standing};
 use crate::measure::run_hash::{self, run_hash};
 use crate::model::{DEMO, Model};
 use clap::Args as ClapArgs;
@@ -40,6 +42,10 @@ pub(super) struct Args {
 #[derive(Serialize)]
 struct Report {
     ok: bool,
+    /// Everything that can run the units, and how fast it multiplies.
+    backends: Vec<Backend>,
+    /// The product that the speeds are of.
+    gemm: Gemm,
     array: Forms,
     vector: Forms,
     /// Functions of the vector unit whose outputs over a sample of inputs are not as pinned.
@@ -80,7 +86,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let vector = vector::VectorUnit::new();
     let unpinned = Function::ALL.iter().filter(|f| !as_pinned(**f, vector.form())).map(|f| f.name()).collect();
     let (array, vector) = (array_forms(&units.report()), vector_forms(&vector));
-    let mut report = Report { ok: true, array, vector, unpinned, functions: None, runs: None };
+    let backends = backends::processor(&units, prepared.threads);
+    let gemm = backends::GEMM;
+    let mut report = Report { ok: true, backends, gemm, array, vector, unpinned, functions: None, runs: None };
     let failed = |forms: &Forms| forms.forms.values().any(|verdict| verdict.starts_with(FAILED));
     report.ok = !failed(&report.array) && !failed(&report.vector) && report.unpinned.is_empty();
     if !args.json.json {
@@ -132,11 +140,25 @@ fn as_pinned(function: Function, form: vector::Form) -> bool {
 }
 
 fn print(report: &Report) -> Result<(), Failure> {
-    for (unit, forms) in [("array", &report.array), ("vector", &report.vector)] {
-        out::line(format_args!("{unit} unit: {} computes", forms.active))?;
-        for (form, verdict) in &forms.forms {
-            out::line(format_args!("  {form:<16} {verdict}"))?;
-        }
+    out::line(format_args!("array unit: {} computes", report.array.active))?;
+    let Gemm { rows, cols, tokens } = report.gemm;
+    out::line(format_args!(
+        "  backend  form             GEMMs/s  gates and probe; a GEMM is {rows} x {cols} by {tokens}"
+    ))?;
+    for line in &report.backends {
+        let rate = line.gemms_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
+        let verdict = match (line.standing, &line.failed_gate, &line.probe, line.gates_passed) {
+            (Standing::Passed, _, Some(probe), Some(tests)) => format!("passed {tests} tests, probe {probe}"),
+            (Standing::Failed, Some(test), _, _) => format!("{FAILED} {test}"),
+            _ => ABSENT.to_owned(),
+        };
+        let driver = line.driver.as_deref().map_or_else(String::new, |driver| format!(", {driver}"));
+        let Backend { backend, form, adapter, .. } = line;
+        out::line(format_args!("  {backend:<8} {form:<16} {rate:>7}  {verdict} ({adapter}{driver})"))?;
+    }
+    out::line(format_args!("vector unit: {} computes", report.vector.active))?;
+    for (form, verdict) in &report.vector.forms {
+        out::line(format_args!("  {form:<16} {verdict}"))?;
     }
     match report.unpinned.as_slice() {
         [] => out::line(format_args!("functions: all {} as pinned over a sample of inputs", Function::ALL.len())),

@@ -1,9 +1,12 @@
 //! Measuring a model: against golden values, against text, against the memory it streams from.
 
 pub mod accuracy;
+pub mod array_rate;
+pub mod backends;
 pub mod bandwidth;
 pub mod distance;
 pub mod follow;
 pub mod golden;
 pub mod run_hash;
+pub mod speed;
 pub mod verify;
