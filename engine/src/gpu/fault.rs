@@ -25,7 +25,7 @@ pub(super) fn reason(
         Recorded::RoutedMatvec(op) => {
             let experts = image.stack(op.stack)?.layout().experts();
             let picks = &operand.picks[..(operand.rows * op.k).min(operand.picks.len())];
-            if let Err(error) = units::experts(picks, op.picks, op.k, experts) {
+            if let Err(error) = units::experts(picks, op.picks, op.k, experts, &mut Vec::new()) {
                 return Some(moved(error, first_row));
             }
             quantised(kernels, device, op.x, if op.weights.is_some() { op.k } else { 1 }, operand, first_row)
