@@ -5,7 +5,7 @@
 //! as independent, add up as squares, with [`MODEL`] for what no knob stands for. The interval holds the middle 80 %.
 
 use crate::machine::{Better, KNOBS, Kind, Knob, Machine, Provenance};
-use crate::price::{price_unchecked, stages};
+use crate::price::{Price, price_unchecked, stages};
 use crate::subject::Subject;
 use crate::{Load, TwinError};
 use serde::Serialize;
@@ -50,12 +50,22 @@ pub struct Gain {
     pub gain: f64,
 }
 
-/// Seconds of a step of the machine with one knob moved.
-fn moved(subject: &Subject, machine: &mut Machine, load: &Load, knob: Knob, value: f64) -> Result<f64, TwinError> {
+/// What is asked of a price: its seconds, or those of a part.
+pub(crate) type Metric<'a> = &'a dyn Fn(&Price, &Machine) -> f64;
+
+/// A metric of the machine with one knob moved.
+fn moved(
+    subject: &Subject,
+    machine: &mut Machine,
+    load: &Load,
+    knob: Knob,
+    value: f64,
+    metric: Metric<'_>,
+) -> Result<f64, TwinError> {
     let before = machine.replace(knob, value);
     let seconds = stages(subject, machine)
         .and_then(|ranges| price_unchecked(subject, machine, load, &ranges))
-        .map(|price| price.seconds(machine));
+        .map(|price| metric(&price, machine));
     machine.replace(knob, before);
     seconds
 }
@@ -65,6 +75,17 @@ fn moved(subject: &Subject, machine: &mut Machine, load: &Load, knob: Knob, valu
 /// # Errors
 /// A moved price contradicts itself.
 pub fn interval(subject: &Subject, machine: &Machine, load: &Load, seconds: f64) -> Result<Interval, TwinError> {
+    interval_of(subject, machine, load, seconds, &|price, machine| price.seconds(machine))
+}
+
+/// The interval of a part's time.
+pub(crate) fn interval_of(
+    subject: &Subject,
+    machine: &Machine,
+    load: &Load,
+    seconds: f64,
+    metric: Metric<'_>,
+) -> Result<Interval, TwinError> {
     let mut machine = machine.clone();
     let mut variance = MODEL * MODEL;
     let mut doubts = Vec::new();
@@ -74,8 +95,8 @@ pub fn interval(subject: &Subject, machine: &Machine, load: &Load, seconds: f64)
             continue;
         }
         let at = |sign: f64| (setting.value * (sign * setting.spread).exp()).clamp(info.min, info.max);
-        let up = moved(subject, &mut machine, load, info.knob, at(1.0))?;
-        let down = moved(subject, &mut machine, load, info.knob, at(-1.0))?;
+        let up = moved(subject, &mut machine, load, info.knob, at(1.0), metric)?;
+        let down = moved(subject, &mut machine, load, info.knob, at(-1.0), metric)?;
         let effect = ((up / seconds).ln().abs() + (down / seconds).ln().abs()) / 2.0;
         variance += effect * effect;
         if effect > 5e-4 {
@@ -110,7 +131,7 @@ pub fn gains(subject: &Subject, machine: &Machine, load: &Load, seconds: f64) ->
         if to == from || !fits {
             continue;
         }
-        let gain = seconds / moved(subject, &mut machine, load, info.knob, to)? - 1.0;
+        let gain = seconds / moved(subject, &mut machine, load, info.knob, to, &|p, m| p.seconds(m))? - 1.0;
         gains.push(Gain { knob: info.name, from, to, gain });
     }
     gains.sort_by(|a, b| b.gain.total_cmp(&a.gain));

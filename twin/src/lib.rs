@@ -9,18 +9,24 @@
 //! **Invariant**: costs come from commands, shapes and the machine alone. No value of a weight or of a token-row is
 //! seen, no Spec and no family; the room depends on `wordline-ir` alone and does no I/O.
 
+pub mod calibrate;
+pub mod compare;
 pub mod conserve;
 mod cost;
 pub mod doubt;
 mod error;
 mod fit;
 mod format;
+mod html;
 mod load;
 pub mod machine;
 mod price;
 pub mod report;
 mod subject;
+pub mod sweep;
 mod timeline;
+mod trace;
+pub mod validate;
 
 #[cfg(test)]
 mod tests;
@@ -30,8 +36,10 @@ pub use cost::{Cost, Moved};
 pub use error::{Bytes, TwinError};
 pub use fit::Held;
 pub use format::{Format, Formats, KV_FORMATS, NotRun, STATE_FORMATS, WEIGHT_FORMATS};
+pub use html::html;
 pub use load::{Load, Logits, Sequences};
 pub use machine::{Curve, KNOBS, Knob, KnobInfo, Machine, MachineError, Provenance, Traffic};
 pub use price::{Price, StagePrice, UNITS, price, unit_index};
 pub use report::{Ask, Report};
 pub use subject::Subject;
+pub use trace::trace;

@@ -59,7 +59,8 @@ impl Machine {
         let setting = |info: &super::KnobInfo| Setting {
             value: info.default,
             provenance: Provenance::Guessed,
-            spread: Provenance::Guessed.spread(),
+            // A knob that neither file nor class speaks of is at a value that leaves it out.
+            spread: 0.0,
             own: false,
         };
         Machine {

@@ -2,4 +2,7 @@
 
 mod counts;
 mod machines;
+mod properties;
+mod published;
 mod specs;
+mod tools;
