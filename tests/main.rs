@@ -19,3 +19,4 @@ mod oracle;
 mod run_hashes;
 mod stages;
 mod support;
+mod twin;

@@ -17,6 +17,8 @@ mod lower;
 mod out;
 mod program_file;
 mod run;
+mod sweep;
+mod twin;
 mod units;
 mod verify;
 
@@ -59,6 +61,10 @@ enum Command {
     Units(units::Args),
     /// Measure decode speed against the memory's bandwidth
     Bench(bench::Args),
+    /// Price a step on a described machine; trace, compare, calibrate, validate prices
+    Twin(Box<twin::Args>),
+    /// Price a step at every point of a grid of machines and loads
+    Sweep(Box<sweep::Args>),
 }
 
 /// Run the program on this process's arguments.
@@ -103,6 +109,8 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Accuracy(args) => accuracy::run(&args),
         Command::Units(args) => units::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Twin(args) => twin::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
     }
 }
 

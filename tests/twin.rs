@@ -1,0 +1,193 @@
+//! The twin over whole checkpoints: one list for every reader of the words, counts by hand from the Spec, bytes of the
+//! engine's own image and caches, and the command line's contract.
+
+use crate::support::{fixtures, model, model_arg, program, root, run, run_json};
+use serde_json::Value;
+use tempfile::TempDir;
+use wordline_engine::{ImageLayout, Sequencer};
+use wordline_ir::spec::{Ffn, Linear, Mixer, View};
+use wordline_ir::{Spec, text};
+use wordline_kernels::attend::CacheLayout;
+use wordline_lowering::split::{join, split};
+use wordline_twin::{Formats, Load, Machine, Subject, price};
+
+#[test]
+fn printer_engine_splitter_and_twin_read_one_list() {
+    for name in fixtures() {
+        let program = program(&model(&name));
+        let words = program.words().unwrap();
+        let subject = Subject::of_words(&program, &words, &Formats::engine()).unwrap();
+        let priced = subject.commands();
+        assert_eq!(priced, text::parse(&text::to_text(&program)).unwrap().commands, "{name}: printed");
+        assert_eq!(priced, Sequencer::from_words(&program, &words).unwrap().program().commands, "{name}: executed");
+        let layers = program.layers();
+        let half = layers.div_ceil(2);
+        let stages = split(&program, &[0..half, half..layers][..if half < layers { 2 } else { 1 }]).unwrap();
+        let joined: Vec<_> = join(&stages);
+        assert_eq!(priced, joined, "{name}: cut");
+        let price = price(&subject, &Machine::preset("h200").unwrap(), &Load::decode(3).unwrap()).unwrap();
+        assert_eq!(price.spent.len(), words.len(), "{name}: one price a word");
+        assert_eq!(price.spent.iter().sum::<u64>() + price.host, price.cycles, "{name}: no more and no less");
+        // A word changed is a price changed, or the same command.
+        let other = Subject::of_words(&program, &words[1..], &Formats::engine()).unwrap();
+        assert_eq!(other.commands(), &priced[1..], "{name}: the words decide, not the program's list");
+    }
+}
+
+fn elements(view: &View) -> u64 {
+    (view.rows() * view.cols()) as u64
+}
+
+fn of(linear: &Linear) -> u64 {
+    elements(&linear.weight)
+}
+
+/// Multiply-accumulates of a step of one row that sees `seen` positions, from the Spec alone.
+fn by_hand(spec: &Spec, seen: u64) -> u64 {
+    let layer = |layer: &wordline_ir::spec::Layer| {
+        let mixer = match &layer.mixer {
+            Mixer::Attention(a) => {
+                let seen = a.window.map_or(seen, |w| seen.min(w as u64));
+                let heads = (a.heads * (a.head_dim + a.v_dim)) as u64;
+                of(&a.q) + of(&a.k) + of(&a.v) + of(&a.o) + a.gate.as_ref().map_or(0, of) + heads * seen
+            }
+            Mixer::DeltaNet(d) => {
+                let taps = d.qkv.weight.rows() as u64 * d.conv_taps as u64;
+                let memory = (d.value_heads * d.key_dim * d.value_dim) as u64;
+                of(&d.qkv) + of(&d.z) + of(&d.b) + of(&d.a) + of(&d.o) + taps + 3 * memory
+            }
+        };
+        let mlp = |m: &wordline_ir::spec::Mlp| m.gate.as_ref().map_or(0, of) + of(&m.up) + of(&m.down);
+        mixer
+            + match &layer.ffn {
+                Ffn::Dense(m) => mlp(m),
+                Ffn::Moe(m) => {
+                    let picked = (elements(&m.gate_up) + elements(&m.down)) / m.experts as u64 * m.top_k as u64;
+                    let shared = m.shared.as_ref().map_or(0, |s| mlp(&s.mlp) + s.gate.as_ref().map_or(0, of));
+                    of(&m.router) + picked + shared
+                }
+            }
+    };
+    spec.layers.iter().map(layer).sum::<u64>() + of(&spec.head)
+}
+
+#[test]
+fn multiply_accumulates_of_every_checkpoint_are_those_of_its_spec() {
+    for name in fixtures() {
+        let model = model(&name);
+        let subject = Subject::new(&program(&model), &Formats::engine()).unwrap();
+        for ctx in [0, 5, 40] {
+            let price = price(&subject, &Machine::preset("h200").unwrap(), &Load::decode(ctx).unwrap()).unwrap();
+            assert_eq!(price.step_macs(), by_hand(&model.checkpoint.spec, ctx + 1), "{name} at {ctx}");
+        }
+    }
+}
+
+#[test]
+fn bytes_of_every_checkpoint_are_those_of_the_engines_image_and_caches() {
+    for name in fixtures() {
+        let program = program(&model(&name));
+        let subject = Subject::new(&program, &Formats::engine()).unwrap();
+        let layout = ImageLayout::of_used(&program).unwrap();
+        let image: usize = layout.places().iter().map(|p| p.len).sum();
+        assert_eq!(subject.image_bytes(), image as u64, "{name}");
+    }
+    for (heads, keys, values) in [(1, 64, 64), (2, 128, 128), (3, 24, 40), (8, 256, 256)] {
+        let page = CacheLayout::new(heads, keys, values, None).unwrap().page_bytes();
+        let bytes = Formats::engine().kv.cache_bytes(heads as u64, keys as u64, values as u64, 32);
+        assert_eq!(bytes, page as u64, "{heads} {keys} {values}");
+    }
+}
+
+#[test]
+fn the_report_keeps_its_contract() {
+    let args = ["twin", "demo", "--machine", "edge-asic", "--ctx", "100", "--rows", "1", "--sequences", "2"];
+    let report = run_json(&[&args[..], &["--weights", "int4-g128", "--kv", "fp8", "--json"]].concat());
+    let number = |path: &str| {
+        let value = path.split('.').fold(&report, |value: &Value, key| &value[key]);
+        value.as_f64().unwrap_or_else(|| panic!("{path} is {value}"))
+    };
+    assert!(number("low") < number("tokens_per_s") && number("tokens_per_s") < number("high"));
+    assert!(number("tokens_per_s") < number("naive_tokens_per_s"));
+    assert!((number("ms_per_step") * number("tokens_per_s") / 2000.0 - 1.0).abs() < 1e-9);
+    for path in ["bytes.weights", "bytes.kv", "bytes.state", "busy.array", "busy.memory", "bottleneck.gain"] {
+        assert!(number(path) > 0.0, "{path}");
+    }
+    assert!(report["bottleneck"]["knob"].is_string());
+    assert_eq!(report["not_run"].as_array().unwrap().len(), 2, "formats that the engine does not run are marked");
+    let own = run_json(&[&args[..], &["--json"]].concat());
+    assert_eq!(own["not_run"], Value::Array(vec![]));
+}
+
+#[test]
+fn a_config_alone_is_enough_and_gives_the_checkpoints_price() {
+    let folder = TempDir::new().unwrap();
+    let config = folder.path().join("config.json");
+    std::fs::copy(root().join("tests/fixtures/given/llama/config.json"), &config).unwrap();
+    let price = |model: &str| {
+        let report = run_json(&["twin", model, "--machine", "kv260", "--ctx", "8", "--json"]);
+        (report["ms_per_step"].clone(), report["macs"].clone(), report["bytes"].clone())
+    };
+    let whole = price(&model_arg("given/llama"));
+    assert_eq!(price(config.to_str().unwrap()), whole);
+    assert_eq!(price(folder.path().to_str().unwrap()), whole);
+}
+
+#[test]
+fn the_tools_run() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (page, table, trace, program) = (at("sweep.html"), at("sweep.csv"), at("trace.json"), at("demo.wlp"));
+    let grid = ["--set", "array.lanes_n=64,128", "--set", "ctx=1k..4k"];
+    let sweep = ["sweep", "demo", "--machine", "edge-asic", "--html", &page, "-o", &table];
+    assert_eq!(run(&[&sweep[..], &grid[..]].concat()).code, 0);
+    assert_eq!(std::fs::read_to_string(&table).unwrap().lines().count(), 7);
+    assert!(std::fs::read_to_string(&page).unwrap().contains("</svg>"));
+    let points = run_json(&[&["sweep", "demo", "--machine", "edge-asic", "--json"][..], &grid[..]].concat());
+    assert_eq!(points["points"].as_array().unwrap().len(), 6);
+    assert_eq!(run(&["twin", "trace", "demo", "--machine", "gb10", "-o", &trace]).code, 0);
+    let trace: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().iter().any(|e| e["args"]["tensor"] == "layers.3.attn.qkv"));
+    let both = run_json(&["twin", "diff", "gb10", "h200", "--on", "demo", "--json"]);
+    assert!(both["ratio"].as_f64().unwrap() > 1.0);
+    assert_eq!(run(&["lower", "demo", "--format", "bin", "-o", &program]).code, 0);
+    let same = run_json(&["twin", "diff", "demo", &program, "--machine", "gb10", "--json"]);
+    assert_eq!(same["ratio"].as_f64(), Some(1.0));
+    let machine = run(&["twin", "machines", "a100-80g"]);
+    std::fs::write(at("m.toml"), &machine.out).unwrap();
+    let of = |machine: &str| run_json(&["twin", "demo", "--machine", machine, "--json"])["cycles"].clone();
+    assert_eq!(of(&at("m.toml")), of("a100-80g"));
+}
+
+#[test]
+fn what_cannot_be_priced_is_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("m.toml");
+    std::fs::write(&file, "class = \"gpu\"\n[memory]\npeek_gbps = 3\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (args, says) in [
+        (vec!["twin", "demo", "--machine", "h900"], "'h900' is no file and no machine"),
+        (vec!["twin", "demo", "--machine", file], "did you mean 'memory.peak_gbps'"),
+        (vec!["twin", "demo", "--machine", "h200", "--weights", "int5"], "no format of weights is called 'int5'"),
+        (vec!["twin", "demo", "--machine", "h200", "--weights", "bf16,moe=fp8"], "moe="),
+        (vec!["twin", "demo", "--machine", "h200", "--rows", "0"], "rows is 0"),
+        (vec!["twin", "demo", "--machine", "h200", "--set", "array.lanes_n=-1"], "knob 'array.lanes_n' is -1"),
+        (vec!["twin", "--shape", "llama2-70b", "--machine", "kv260"], "'kv260' holds"),
+        (vec!["twin", "--shape", "no-such", "--machine", "kv260"], "no shape 'no-such'"),
+        (vec!["twin", "nothing-here", "--machine", "kv260"], "'nothing-here' is no file"),
+        (vec!["sweep", "demo", "--machine", "h200", "--set", "ctx=x"], "'x' is no number"),
+    ] {
+        let ran = run(&args);
+        assert!(ran.code == 2 && ran.err.contains(says) && ran.out.is_empty(), "{args:?}: {} {}", ran.code, ran.err);
+    }
+}
+
+#[test]
+fn validation_judges_every_row_and_lists_what_is_fitted() {
+    let report = run_json(&["twin", "validate", "--json"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() >= 19 && report["held"].as_f64().unwrap() >= 0.8, "{}", report["held"]);
+    assert!(report["constants"].as_array().unwrap().len() <= 8);
+    let ran = run(&["twin", "validate"]);
+    assert!(ran.code == 0 && rows.iter().all(|r| ran.out.contains(r["id"].as_str().unwrap())));
+}
