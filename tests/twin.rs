@@ -110,7 +110,9 @@ fn the_report_keeps_its_contract() {
     assert!(number("low") < number("tokens_per_s") && number("tokens_per_s") < number("high"));
     assert!(number("tokens_per_s") < number("naive_tokens_per_s"));
     assert!((number("ms_per_step") * number("tokens_per_s") / 2000.0 - 1.0).abs() < 1e-9);
-    for path in ["bytes.weights", "bytes.kv", "bytes.state", "busy.array", "busy.memory", "bottleneck.gain"] {
+    // This machine keeps memories and rings on the chip.
+    assert_eq!(number("bytes.state"), 0.0);
+    for path in ["bytes.weights", "bytes.kv", "bytes.on_chip", "busy.array", "busy.memory", "bottleneck.gain"] {
         assert!(number(path) > 0.0, "{path}");
     }
     assert!(report["bottleneck"]["knob"].is_string());
