@@ -55,6 +55,12 @@ impl ImageCache {
         Some(Self::new(folder))
     }
 
+    /// The directory.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Where the image of a key lies.
     #[must_use]
     pub fn path(&self, key: &str) -> PathBuf {

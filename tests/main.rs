@@ -16,6 +16,7 @@ mod large;
 mod links;
 mod lowering;
 mod oracle;
+mod ring;
 mod run_hashes;
 mod stages;
 mod support;

@@ -47,6 +47,25 @@ impl Weights {
         hex(&hasher.finalize())
     }
 
+    /// Identity of a part of the checkpoint: the tensor index, and the content of these stored tensors alone. Of a large part
+    /// the content is what [`Weights::identity`] takes of a large checkpoint. No byte of another tensor is read.
+    #[must_use]
+    pub fn part_identity(&self, tensors: &std::collections::BTreeSet<&str>) -> String {
+        let mut hasher = self.index_hasher();
+        let parts: Vec<_> = tensors.iter().filter_map(|name| Some((*name, self.tensor(name)?.bytes))).collect();
+        let total: u64 = parts.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        for file in &self.files {
+            if total > WHOLE_LIMIT {
+                field(&mut hasher, file.blob.stamp.as_bytes());
+            }
+        }
+        for (name, bytes) in parts {
+            field(&mut hasher, name.as_bytes());
+            if total <= WHOLE_LIMIT { hasher.update(Sha256::digest(bytes)) } else { hasher.update(samples(bytes)) }
+        }
+        hex(&hasher.finalize())
+    }
+
     fn index_hasher(&self) -> Sha256 {
         let mut hasher = Sha256::new();
         for (file, entry) in self.entries() {

@@ -10,13 +10,18 @@ mod bench;
 mod diff;
 mod disasm;
 pub mod failure;
+mod head;
 mod inspect;
 mod interrupt;
 mod isa;
 mod lower;
 mod out;
+mod plan;
 mod program_file;
+mod replay;
+mod ring;
 mod run;
+mod stage;
 mod sweep;
 mod twin;
 mod units;
@@ -59,6 +64,14 @@ enum Command {
     Accuracy(accuracy::Args),
     /// Check the units of this device
     Units(units::Args),
+    /// Say which device would hold which layers, and how fast that would be
+    Plan(plan::Args),
+    /// Lead one model over several machines
+    Head(Box<head::Args>),
+    /// Take part in a head's run with a slice of the model
+    Stage(Box<stage::Args>),
+    /// Run a flight record again on this machine and compare every hop
+    Replay(replay::Args),
     /// Measure decode speed against the memory's bandwidth
     Bench(bench::Args),
     /// Price a step on a described machine; trace, compare, calibrate, validate prices
@@ -108,6 +121,10 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args),
         Command::Accuracy(args) => accuracy::run(&args),
         Command::Units(args) => units::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Head(args) => head::run(&args),
+        Command::Stage(args) => stage::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Twin(args) => twin::run(&args),
         Command::Sweep(args) => sweep::run(&args),

@@ -20,7 +20,7 @@ use wordline_ir::{Program, spec_digest};
 use wordline_lowering::lower;
 
 /// Tokens written where neither the command line nor the checkpoint says how many.
-const MAX_TOKENS: usize = 256;
+pub(super) const MAX_TOKENS: usize = 256;
 
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -90,7 +90,7 @@ struct PromptArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Sampling")]
-struct SamplingArgs {
+pub(super) struct SamplingArgs {
     /// Take the largest logit, ties to the lower id
     #[arg(long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"])]
     greedy: bool,
@@ -111,12 +111,12 @@ struct SamplingArgs {
     repetition_penalty: Option<f32>,
     /// Where the random draws start
     #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 impl SamplingArgs {
     /// What the command line asks for, over what the checkpoint asks for.
-    fn sampling(&self, config: &GenerationConfig) -> Result<Sampling, Failure> {
+    pub(super) fn sampling(&self, config: &GenerationConfig) -> Result<Sampling, Failure> {
         if self.greedy || self.temperature == Some(0.0) {
             return Ok(Sampling::Greedy);
         }
@@ -158,7 +158,7 @@ struct Report<'a> {
 }
 
 /// The tokenizer as the text stream uses it.
-struct Texts<'a>(&'a Tokenizer);
+pub(super) struct Texts<'a>(pub(super) &'a Tokenizer);
 
 impl Decode for Texts<'_> {
     fn decode(&self, ids: &[u32]) -> String {

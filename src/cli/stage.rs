@@ -1,0 +1,120 @@
+//! `wordline stage`: takes part in a head's run with a slice of the model.
+
+use super::args::EngineArgs;
+use super::failure::{Failure, chain};
+use super::out;
+use super::ring::{DEMO_REPO, LinkArgs, hello, weights};
+use crate::checkpoint::Weights;
+use crate::model::DEMO;
+use crate::pipeline::drive::{self, DriveError, named};
+use crate::pipeline::link::{Quic, Ticket};
+use crate::pipeline::load::Maker;
+use crate::pipeline::plan::short;
+use crate::pipeline::session::{Injection, Introduction, StageError};
+use crate::pipeline::wire::{Assign, Member, Ready};
+use crate::pipeline::worker::Worker;
+use clap::Args as ClapArgs;
+use std::cell::RefCell;
+use std::path::Path;
+use std::time::Duration;
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "A stage reads its own tensors from its own copy of the model: the directory of --model, or the \
+                        one that the ticket names when this machine has it too. No weight comes over the link."
+)]
+pub(super) struct Args {
+    /// The ticket that `head` prints, or @FILE with it
+    #[arg(long, value_name = "TICKET|@FILE")]
+    join: String,
+    /// End when the run ends, in place of waiting for the head's next one
+    #[arg(long)]
+    once: bool,
+    /// This device's copy of the model: a directory, or `demo`
+    #[arg(long, value_name = "DIR")]
+    model: Option<String>,
+    /// Have a fault happen: kill|stall|corrupt|slow@stageK:tokN
+    #[arg(long, value_name = "FAULT")]
+    fault: Option<Injection>,
+    #[command(flatten)]
+    link: LinkArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let ticket = ticket(&args.join)?;
+    let prepared = args.engine.prepare()?;
+    let identity = args.link.identity()?;
+    let (kernels, hello) = hello(prepared.threads)?;
+    let mut link = args.link.bind(&identity)?;
+    let me = short(&identity.key());
+    out::note(format_args!("stage {me}: {:.1} GEMMs/s on {}", hello.capacity, hello.backend));
+    let copy: RefCell<Option<(String, Weights)>> = RefCell::new(None);
+    let progress = |done, total| prepared.show_building(done, total);
+    let load = |assign: &Assign, heard: &[Member]| -> Result<(Worker, Ready), (String, String)> {
+        let place = place(args, &ticket, assign)?;
+        let mut copy = copy.borrow_mut();
+        if copy.as_ref().is_none_or(|(known, _)| *known != place) {
+            let opened = weights(&place).map_err(|e| ("model".to_owned(), e.what))?;
+            *copy = Some((place, opened));
+        }
+        let Some((_, weights)) = copy.as_ref() else { return Err(("model".to_owned(), "no copy".to_owned())) };
+        let (threads, cache) = (prepared.threads, prepared.cache());
+        let maker = Maker { weights, kernels: kernels.clone(), threads, cache, progress: &progress };
+        let (worker, ready) = maker.assigned(assign, heard).map_err(|e| named(&e))?;
+        out::note(format_args!(
+            "stage {me}: layers {}..{} of {}, {} bytes of weights in {} reads",
+            assign.layers.start, assign.layers.end, assign.repo, ready.bytes, ready.requests
+        ));
+        Ok((worker, ready))
+    };
+    let say = |text: &str| out::note(format_args!("stage {me}: {text}"));
+    let mut served = false;
+    loop {
+        let addresses = link.addresses();
+        let introduction = Introduction { hello: hello.clone(), memory: args.link.memory(), addresses };
+        let ended = drive::stage(&mut link, &identity, &ticket, introduction, args.fault, &load, &say);
+        match ended {
+            Ok(()) if args.once => return Ok(()),
+            Ok(()) => served = true,
+            // A head that was there once may come again; one that ended the run for all may too.
+            Err(DriveError::Unreached(_) | DriveError::Stage(StageError::Lost { .. })) if served && !args.once => {}
+            Err(error) => return Err(Failure::refused(format!("stage {me}: {}", chain(&error)))),
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        link = relink(link, args, &identity)?;
+    }
+}
+
+/// Fresh links for the next run.
+fn relink(old: Quic, args: &Args, identity: &crate::pipeline::link::Identity) -> Result<Quic, Failure> {
+    drop(old);
+    args.link.bind(identity)
+}
+
+/// Where this device's copy of the assigned model is.
+fn place(args: &Args, ticket: &Ticket, assign: &Assign) -> Result<String, (String, String)> {
+    if assign.repo == DEMO_REPO {
+        return Ok(DEMO.to_owned());
+    }
+    if let Some(model) = &args.model {
+        return Ok(model.clone());
+    }
+    if Path::new(&ticket.model).is_dir() {
+        return Ok(ticket.model.clone());
+    }
+    let text =
+        format!("this device has no copy of {} {}: give its directory with --model", assign.repo, assign.revision);
+    Err(("model".to_owned(), text))
+}
+
+fn ticket(join: &str) -> Result<Ticket, Failure> {
+    let text = match join.strip_prefix('@') {
+        Some(file) => {
+            std::fs::read_to_string(file).map_err(|e| Failure::refused(format!("ticket file {file}: {e}")))?
+        }
+        None => join.to_owned(),
+    };
+    text.parse().map_err(|e| Failure::refused(format!("--join: {e}")))
+}

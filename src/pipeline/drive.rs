@@ -1,0 +1,297 @@
+//! The drivers: sessions on links, clock and engine.
+
+use super::link::{Identity, Link, LinkEvent, Quic, Ticket};
+use super::load::{LoadError, Maker};
+use super::plan::{Key, short};
+use super::record::Recorder;
+use super::session::{
+    Action, HeadError, HeadSession, Injection, InjectionKind, Introduction, SLOW, StageError, StageSession,
+};
+use super::wire::{Assign, Join, Member, Message, Purpose, Ready, VERSION};
+use super::worker::Worker;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use wordline_ir::Program;
+
+/// How often a stage says that it is alive.
+const BEAT: Duration = Duration::from_millis(400);
+/// How often a head looks at the time.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a stage tries to reach its head.
+const REACH: Duration = Duration::from_millis(4500);
+
+/// Why a stage's process ends.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// The head is not reached.
+    #[error("joining: the head is not reached: {0}")]
+    Unreached(String),
+    /// The head ended it, or is gone.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// The head's run failed.
+    #[error(transparent)]
+    Head(#[from] HeadError),
+    /// The record cannot be written.
+    #[error("the record: {0}")]
+    Record(#[from] std::io::Error),
+}
+
+/// What a stage does with an assignment: its worker and what to say, or an error's name and text.
+pub type LoadFn<'a> = dyn Fn(&Assign, &[Member]) -> Result<(Worker, Ready), (String, String)> + 'a;
+
+/// An error of loading as the wire has it.
+#[must_use]
+pub fn named(error: &LoadError) -> (String, String) {
+    (error.code().to_owned(), crate::cli::failure::chain(error))
+}
+
+/// The heart of a stage: it beats from a thread of its own while the stage computes or reads weights.
+struct Heart {
+    stop: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Pulse {
+    epoch: AtomicU32,
+    laps: AtomicU64,
+    /// Milliseconds since the start when the work at hand began; 0 when idle.
+    busy: AtomicU64,
+}
+
+impl Heart {
+    fn start(link: &Quic, head: Key, start: Instant) -> Self {
+        let (stop, pulse) = (Arc::new(AtomicBool::new(false)), Arc::new(Pulse::default()));
+        let (send, ended, beating) = (link.sender(), stop.clone(), pulse.clone());
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                let now = start.elapsed().as_millis() as u64;
+                let busy = beating.busy.load(Ordering::Relaxed);
+                let busy_ms = if busy == 0 { 0 } else { u32::try_from(now.saturating_sub(busy)).unwrap_or(u32::MAX) };
+                let (epoch, laps) = (beating.epoch.load(Ordering::Relaxed), beating.laps.load(Ordering::Relaxed));
+                send(&head, Message::Beat { epoch, laps, busy_ms }.encode());
+                std::thread::park_timeout(BEAT);
+            }
+        });
+        Self { stop, pulse, thread: Some(thread) }
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Take part in one head's run as a stage, from the join to the end.
+///
+/// # Errors
+/// See [`DriveError`].
+pub fn stage(
+    link: &mut Quic,
+    identity: &Identity,
+    ticket: &Ticket,
+    introduction: Introduction,
+    injection: Option<Injection>,
+    load: &LoadFn<'_>,
+    say: &dyn Fn(&str),
+) -> Result<(), DriveError> {
+    let start = Instant::now();
+    let now = || start.elapsed();
+    let head = ticket.head;
+    reach(link, ticket)?;
+    let sign = |claim: &[u8]| identity.sign(claim);
+    let mut session =
+        StageSession::new(identity.key(), head, Some(&ticket.secret), introduction, sign, Identity::verify);
+    session.inject(injection);
+    let mut worker: Option<Worker> = None;
+    let heart = Heart::start(link, head, start);
+    let mut dialled: BTreeMap<Key, u32> = BTreeMap::new();
+    loop {
+        let actions: Vec<Action> = session.actions().collect();
+        let none = actions.is_empty();
+        for action in actions {
+            match action {
+                Action::Send { to, message, spoil } => link.send(&to, bytes(&message, spoil)),
+                Action::Dial { to, addresses, epoch } => {
+                    dialled.insert(to, epoch);
+                    link.dial(to, &addresses);
+                }
+                Action::Load { assign, heard } => {
+                    worker = None;
+                    heart.pulse.epoch.store(assign.epoch, Ordering::Relaxed);
+                    heart.pulse.busy.store(now().as_millis() as u64 | 1, Ordering::Relaxed);
+                    let result = load(&assign, &heard);
+                    heart.pulse.busy.store(0, Ordering::Relaxed);
+                    let result = result.map(|(made, ready)| {
+                        worker = Some(made);
+                        ready
+                    });
+                    session.loaded(assign.epoch, result);
+                }
+                Action::Free(sequence) => worker.iter_mut().for_each(|worker| worker.free(sequence)),
+                Action::Close { peer } => link.close(&peer),
+                Action::Say(text) => say(&text),
+                Action::Inject(InjectionKind::Kill) => std::process::exit(137),
+                Action::Inject(InjectionKind::Slow) => std::thread::sleep(SLOW),
+                Action::Inject(_)
+                | Action::Prepare { .. }
+                | Action::Record(_)
+                | Action::Token { .. }
+                | Action::Done => {}
+            }
+        }
+        if let Some(ended) = session.ended() {
+            return Ok(ended.clone()?);
+        }
+        if session.pending()
+            && let Some(worker) = &mut worker
+        {
+            heart.pulse.busy.store(now().as_millis() as u64 | 1, Ordering::Relaxed);
+            session.work(worker, &now);
+            heart.pulse.busy.store(0, Ordering::Relaxed);
+            heart.pulse.laps.store(session.pulse().1, Ordering::Relaxed);
+            continue;
+        }
+        // What has come meanwhile is taken first, so that hops that wait together are computed together.
+        let mut wait = if none { Duration::from_secs(1) } else { Duration::ZERO };
+        while let Some(event) = link.next(wait) {
+            wait = Duration::ZERO;
+            match event {
+                LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
+                    Ok(message) => session.message(peer, message, now()),
+                    Err(error) => session.bad(peer, &error),
+                },
+                LinkEvent::Linked { peer, incoming: false } => {
+                    if let Some(epoch) = dialled.get(&peer) {
+                        let purpose = Purpose::Hops { epoch: *epoch };
+                        link.send(&peer, Message::Join(Join { version: VERSION, purpose, proof: [0; 32] }).encode());
+                        session.linked(peer);
+                    }
+                }
+                LinkEvent::Linked { .. } => {}
+                LinkEvent::Lost { peer, why } => session.lost(peer, &why),
+            }
+        }
+    }
+}
+
+/// Link to the head, or say why not.
+fn reach(link: &mut Quic, ticket: &Ticket) -> Result<(), DriveError> {
+    let deadline = Instant::now() + REACH;
+    link.dial(ticket.head, &ticket.addresses);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match link.next(left) {
+            Some(LinkEvent::Linked { peer, .. }) if peer == ticket.head => return Ok(()),
+            Some(LinkEvent::Lost { peer, why }) if peer == ticket.head => return Err(DriveError::Unreached(why)),
+            None if left.is_zero() => {
+                let why = format!("no answer from {} at {}", short(&ticket.head), ticket.addresses.join(", "));
+                return Err(DriveError::Unreached(why));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a head's driver is given.
+pub struct HeadDrive<'a, W: Write> {
+    /// What makes its own stage.
+    pub maker: &'a Maker<'a>,
+    /// The whole program.
+    pub program: &'a Program,
+    /// Where the record goes.
+    pub record: Option<Recorder<W>>,
+    /// Told what happens.
+    pub say: &'a dyn Fn(&str),
+    /// Given each token as it is certain.
+    pub token: &'a mut dyn FnMut(usize, u32),
+    /// Whether the user wants an end.
+    pub stopping: &'a dyn Fn() -> bool,
+}
+
+/// Lead a run as its head, from the first guest to the last token.
+///
+/// # Errors
+/// See [`DriveError`].
+pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDrive<'_, W>) -> Result<(), DriveError> {
+    let start = Instant::now();
+    let now = || start.elapsed();
+    let HeadDrive { maker, program, mut record, say, token, stopping } = drive;
+    let mut worker: Option<Worker> = None;
+    session.gathered();
+    loop {
+        let actions: Vec<Action> = session.actions().collect();
+        let none = actions.is_empty();
+        for action in actions {
+            match action {
+                Action::Send { to, message, spoil } => link.send(&to, bytes(&message, spoil)),
+                Action::Prepare { epoch, plan } => {
+                    worker = None;
+                    let result = maker.head(program, &plan).map(|(made, programs)| {
+                        worker = Some(made.worker);
+                        programs
+                    });
+                    session.prepared(epoch, result.map_err(|e| crate::cli::failure::chain(&e)));
+                }
+                Action::Free(sequence) => worker.iter_mut().for_each(|worker| worker.free(sequence)),
+                Action::Close { peer } => link.close(&peer),
+                Action::Say(text) => say(&text),
+                Action::Record(entry) => {
+                    if let Some(record) = &mut record {
+                        record.write(&entry)?;
+                    }
+                }
+                Action::Token { answer, token: id } => token(answer, id),
+                Action::Inject(_) | Action::Dial { .. } | Action::Load { .. } | Action::Done => {}
+            }
+        }
+        if let Some(ended) = session.ended() {
+            if let Some(record) = record {
+                record.finish()?;
+            }
+            return Ok(ended?);
+        }
+        if stopping() {
+            session.stop();
+            continue;
+        }
+        if session.pending()
+            && let Some(worker) = &mut worker
+        {
+            session.work(worker, &now);
+            // What was computed goes out before anything else is looked at.
+            continue;
+        }
+        let mut wait = if none { TICK } else { Duration::ZERO };
+        while let Some(event) = link.next(wait) {
+            wait = Duration::ZERO;
+            match event {
+                LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
+                    Ok(message) => session.message(peer, message, now()),
+                    Err(error) => session.bad(peer, &error),
+                },
+                LinkEvent::Linked { .. } => {}
+                LinkEvent::Lost { peer, why } => session.lost(peer, &why),
+            }
+        }
+        session.tick(now());
+    }
+}
+
+fn bytes(message: &Message, spoil: bool) -> Vec<u8> {
+    let mut bytes = message.encode();
+    if spoil && let Some(last) = bytes.last_mut() {
+        *last ^= 0x10;
+    }
+    bytes
+}

@@ -1,0 +1,331 @@
+//! `Quic`: links over QUIC by iroh. A peer is dialled by its public key, which is its TLS key: whoever answers for it has it.
+//!
+//! No relay, DNS or discovery takes part unless it was asked for. A link is one connection with one long-lived stream;
+//! a message is its length (u32, little-endian) and its bytes. Keep-alives go out twice a second, so a peer that died or froze
+//! is lost within three seconds.
+
+use super::identity::Identity;
+use super::{Link, LinkEvent, Reach};
+use crate::pipeline::plan::{Key, short};
+use crate::pipeline::wire::MAX_MESSAGE;
+use iroh::endpoint::{Connection, IdleTimeout, QuicTransportConfig, RecvStream, SendStream, VarInt, presets};
+use iroh::{Endpoint, EndpointAddr, PublicKey, RelayMode, RelayUrl, TransportAddr};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc as tasks};
+use tokio::time::timeout;
+
+/// Name of the protocol: another one is not answered.
+const ALPN: &[u8] = b"wordline/pipeline/1";
+/// A peer that is not heard for this long is lost.
+const IDLE: Duration = Duration::from_secs(3);
+/// How often a link says that it is alive.
+const KEEP_ALIVE: Duration = Duration::from_millis(500);
+/// How long dialling may take.
+const DIAL: Duration = Duration::from_secs(4);
+/// How long the end of a link waits for what was sent.
+const LINGER: Duration = Duration::from_millis(700);
+/// Messages of one peer that may wait to be taken; past them it is not read on.
+const WAITING: usize = 256;
+
+/// How links are made.
+#[derive(Clone, Debug, Default)]
+pub struct QuicConfig {
+    /// Where to listen; none: any free port of every interface.
+    pub listen: Option<SocketAddr>,
+    /// Relays of one's own, by URL.
+    pub relays: Vec<String>,
+}
+
+/// Why there are no links.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The runtime could not be started.
+    #[error("the link's threads: {0}")]
+    Runtime(#[from] std::io::Error),
+    /// The socket could not be had.
+    #[error("cannot listen on {listen}: {reason}")]
+    Bind {
+        /// The address.
+        listen: String,
+        /// Why.
+        reason: String,
+    },
+    /// A relay's URL is none.
+    #[error("the relay '{url}' is no URL: {reason}")]
+    Relay {
+        /// As given.
+        url: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Links over QUIC.
+pub struct Quic {
+    runtime: Option<Runtime>,
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    events: mpsc::Receiver<(LinkEvent, Option<OwnedSemaphorePermit>)>,
+}
+
+struct Shared {
+    peers: Mutex<HashMap<Key, Peer>>,
+    events: mpsc::Sender<(LinkEvent, Option<OwnedSemaphorePermit>)>,
+}
+
+struct Peer {
+    connection: Connection,
+    outbox: tasks::UnboundedSender<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Quic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Quic").field("key", &short(&self.key())).finish_non_exhaustive()
+    }
+}
+
+impl Quic {
+    /// Links under this identity.
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub fn bind(identity: &Identity, config: &QuicConfig) -> Result<Self, LinkError> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).thread_name("link").enable_all().build()?;
+        let relays = config.relays.iter().map(|url| {
+            let parsed = url.parse::<RelayUrl>();
+            parsed.map_err(|e| LinkError::Relay { url: url.clone(), reason: e.to_string() })
+        });
+        let relays = relays.collect::<Result<Vec<_>, _>>()?;
+        let mode = if relays.is_empty() { RelayMode::Disabled } else { RelayMode::custom(relays) };
+        let listen = config.listen.map_or_else(|| "0.0.0.0:0".to_owned(), |addr| addr.to_string());
+        let failed = |reason: String| LinkError::Bind { listen: listen.clone(), reason };
+        let transport = QuicTransportConfig::builder()
+            .max_idle_timeout(IdleTimeout::try_from(IDLE).ok())
+            .keep_alive_interval(KEEP_ALIVE)
+            .default_path_max_idle_timeout(IDLE)
+            .default_path_keep_alive_interval(KEEP_ALIVE)
+            .build();
+        let endpoint = runtime.block_on(async {
+            Endpoint::builder(presets::Minimal)
+                .secret_key(identity.secret.clone())
+                .alpns(vec![ALPN.to_vec()])
+                .relay_mode(mode)
+                .transport_config(transport)
+                .clear_ip_transports()
+                .bind_addr(listen.as_str())
+                .map_err(|e| failed(e.to_string()))?
+                .bind()
+                .await
+                .map_err(|e| failed(format!("{e:#}")))
+        })?;
+        let (sender, events) = mpsc::channel();
+        let shared = Arc::new(Shared { peers: Mutex::new(HashMap::new()), events: sender });
+        runtime.spawn(accept(endpoint.clone(), shared.clone()));
+        Ok(Self { runtime: Some(runtime), endpoint, shared, events })
+    }
+
+    /// This device's key.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        *self.endpoint.id().as_bytes()
+    }
+
+    /// Where other devices reach this one: addresses, and relays with `relay:` in front.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        let bound = self.endpoint.bound_sockets().into_iter().filter(|addr| !addr.ip().is_unspecified());
+        let addr = self.endpoint.addr();
+        let mut all: Vec<String> = bound.chain(addr.ip_addrs().copied()).map(|addr| addr.to_string()).collect();
+        if all.is_empty() {
+            // Nothing but a loopback interface.
+            let local = |addr: SocketAddr| SocketAddr::from(([127, 0, 0, 1], addr.port())).to_string();
+            all.extend(self.endpoint.bound_sockets().into_iter().filter(SocketAddr::is_ipv4).map(local));
+        }
+        all.extend(addr.relay_urls().map(|url| format!("relay:{url}")));
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Something that sends to peers from another thread.
+    #[must_use]
+    pub fn sender(&self) -> impl Fn(&Key, Vec<u8>) + Send + use<> {
+        let shared = self.shared.clone();
+        move |peer, bytes| shared.send(peer, bytes)
+    }
+}
+
+impl Link for Quic {
+    fn dial(&self, peer: Key, addresses: &[String]) {
+        let target = target(&peer, addresses);
+        let (endpoint, shared) = (self.endpoint.clone(), self.shared.clone());
+        let Some(runtime) = &self.runtime else { return };
+        runtime.spawn(async move {
+            let dialled = async {
+                let target = target?;
+                let shown: Vec<String> = target.ip_addrs().map(ToString::to_string).collect();
+                let connecting = timeout(DIAL, endpoint.connect(target, ALPN)).await;
+                let connection = connecting
+                    .map_err(|_| {
+                        format!("no answer from {} at {} within {} s", short(&peer), shown.join(", "), DIAL.as_secs())
+                    })?
+                    .map_err(|e| format!("{} at {}: {e:#}", short(&peer), shown.join(", ")))?;
+                let stream = connection.open_bi().await.map_err(|e| e.to_string())?;
+                Ok::<_, String>((connection, stream))
+            };
+            match dialled.await {
+                Ok((connection, stream)) => shared.link(peer, connection, stream, false),
+                Err(why) => shared.tell(LinkEvent::Lost { peer, why }),
+            }
+        });
+    }
+
+    fn send(&self, peer: &Key, bytes: Vec<u8>) {
+        self.shared.send(peer, bytes);
+    }
+
+    fn close(&self, peer: &Key) {
+        // The writer sends what it has and then ends the connection.
+        self.shared.peers().remove(peer);
+    }
+
+    fn next(&mut self, wait: Duration) -> Option<LinkEvent> {
+        self.events.recv_timeout(wait).ok().map(|(event, _permit)| event)
+    }
+
+    fn reach(&self, peer: &Key) -> Option<Reach> {
+        let connection = self.shared.peers().get(peer)?.connection.clone();
+        let paths = connection.paths();
+        let selected = paths.iter().find(|path| path.is_selected())?;
+        Some(Reach { rtt: selected.rtt(), relayed: selected.is_relay() })
+    }
+}
+
+impl Drop for Quic {
+    fn drop(&mut self) {
+        self.shared.peers().clear();
+        if let Some(runtime) = self.runtime.take() {
+            // Writers linger until what was sent is out; then the endpoint says goodbye.
+            runtime.block_on(async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let _ = timeout(LINGER, self.endpoint.close()).await;
+            });
+            runtime.shutdown_timeout(LINGER);
+        }
+    }
+}
+
+impl Shared {
+    fn peers(&self) -> MutexGuard<'_, HashMap<Key, Peer>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: LinkEvent) {
+        // Nobody listens once the link is being dropped.
+        let _ = self.events.send((event, None));
+    }
+
+    fn send(&self, peer: &Key, bytes: Vec<u8>) {
+        if let Some(peer) = self.peers().get(peer) {
+            let _ = peer.outbox.send(bytes);
+        }
+    }
+
+    /// A connection with its stream is there: it takes the place of any before.
+    fn link(
+        self: &Arc<Self>,
+        peer: Key,
+        connection: Connection,
+        (send, recv): (SendStream, RecvStream),
+        incoming: bool,
+    ) {
+        let (outbox, inbox) = tasks::unbounded_channel();
+        tokio::spawn(write(connection.clone(), send, inbox));
+        self.peers().insert(peer, Peer { connection: connection.clone(), outbox });
+        self.tell(LinkEvent::Linked { peer, incoming });
+        tokio::spawn(read(self.clone(), peer, connection, recv));
+    }
+}
+
+fn target(peer: &Key, addresses: &[String]) -> Result<EndpointAddr, String> {
+    let id = PublicKey::from_bytes(peer).map_err(|e| format!("{} is no key: {e}", short(peer)))?;
+    let address = |text: &String| -> Result<TransportAddr, String> {
+        match text.strip_prefix("relay:") {
+            Some(url) => url.parse().map(TransportAddr::Relay).map_err(|e| format!("'{text}' is no relay: {e}")),
+            None => text.parse().map(TransportAddr::Ip).map_err(|e| format!("'{text}' is no address: {e}")),
+        }
+    };
+    let addresses = addresses.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+    Ok(EndpointAddr::from_parts(id, addresses))
+}
+
+async fn accept(endpoint: Endpoint, shared: Arc<Shared>) {
+    while let Some(incoming) = endpoint.accept().await {
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let taken = async {
+                let connection = incoming.await.ok()?;
+                let stream = connection.accept_bi().await.ok()?;
+                Some((connection, stream))
+            };
+            // A peer that opens no stream in time is none.
+            if let Ok(Some((connection, stream))) = timeout(DIAL, taken).await {
+                let peer = *connection.remote_id().as_bytes();
+                shared.link(peer, connection, stream, true);
+            }
+        });
+    }
+}
+
+async fn write(connection: Connection, mut stream: SendStream, mut inbox: tasks::UnboundedReceiver<Vec<u8>>) {
+    while let Some(bytes) = inbox.recv().await {
+        let length = (bytes.len() as u32).to_le_bytes();
+        if stream.write_all(&length).await.is_err() || stream.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+    let _ = stream.finish();
+    let _ = timeout(LINGER, stream.stopped()).await;
+    connection.close(VarInt::from_u32(0), b"closed");
+}
+
+async fn read(shared: Arc<Shared>, peer: Key, connection: Connection, mut stream: RecvStream) {
+    let room = Arc::new(Semaphore::new(WAITING));
+    let why = loop {
+        let mut length = [0; 4];
+        if let Err(error) = stream.read_exact(&mut length).await {
+            break gone(&connection, &error.to_string());
+        }
+        let length = u32::from_le_bytes(length) as usize;
+        if length > MAX_MESSAGE {
+            break format!("it announced a message of {length} bytes, at most {MAX_MESSAGE} are taken");
+        }
+        let mut bytes = vec![0; length];
+        if let Err(error) = stream.read_exact(&mut bytes).await {
+            break gone(&connection, &error.to_string());
+        }
+        // Past this many untaken messages the stream is not read on, and the peer's flow control stops it.
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        if shared.events.send((LinkEvent::Message { peer, bytes }, Some(permit))).is_err() {
+            return;
+        }
+    };
+    // A newer connection may have taken this one's place: then nobody is lost.
+    let mut peers = shared.peers();
+    let current = peers.get(&peer).is_none_or(|p| p.connection.stable_id() == connection.stable_id());
+    if current {
+        peers.remove(&peer);
+        drop(peers);
+        shared.tell(LinkEvent::Lost { peer, why });
+    }
+}
+
+/// Why a connection ended, where it knows; else what the stream says.
+fn gone(connection: &Connection, error: &str) -> String {
+    connection.close_reason().map_or_else(|| error.to_owned(), |reason| reason.to_string())
+}
