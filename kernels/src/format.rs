@@ -1,4 +1,5 @@
-//! Block-scaled int8: blocks of 32 values along the reduction dimension, int8 elements, one scale a block.
+//! Block-scaled int8: blocks of 32 values along the reduction dimension, int8 elements, one scale a block; and in [`book`]
+//! the 4-bit formats whose codes name int8 levels.
 //!
 //! The quantiser is defined by integer operations on the bits of its f32 input, so that every device that can add,
 //! shift and compare integers makes the same block:
@@ -12,6 +13,37 @@
 //! * a block of zeros (or of values that all round to zero) has elements 0 and the smallest scale, code 0.
 //!
 //! With these bounds a block's product times both scales is exact in f32: 20 bits of sum times 4 bits of `m`.
+
+mod book;
+
+pub use book::HALF;
+pub(crate) use book::{Book, CODE4, E2M1};
+
+/// How the array unit's matrices are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Weights {
+    /// int8 in blocks of 32: this module's own format.
+    #[default]
+    Int8,
+    /// 4 bits in blocks of 16: uneven int8 levels, signed searched scales ([`book`]).
+    Code4,
+    /// 4 bits in blocks of 16: OCP's E2M1 values, searched scales ([`book`]).
+    E2m1,
+}
+
+impl Weights {
+    /// Every format.
+    pub const ALL: [Self; 3] = [Self::Int8, Self::Code4, Self::E2m1];
+
+    /// Levels and scales of a 4-bit format.
+    pub(crate) const fn book(self) -> Option<&'static Book> {
+        match self {
+            Self::Int8 => None,
+            Self::Code4 => Some(&CODE4),
+            Self::E2m1 => Some(&E2M1),
+        }
+    }
+}
 
 /// Values in a block.
 pub const BLOCK: usize = 32;

@@ -7,6 +7,7 @@
 pub(crate) mod cases;
 
 use crate::cpu::matvec::{ArrayForm, Mirror};
+use crate::format::Weights;
 use crate::probe::{self, Probe};
 use crate::tables::{self, MulTable, TableError};
 use std::sync::Mutex;
@@ -230,15 +231,17 @@ fn device_form(form: Form) -> Option<&'static dyn ArrayForm> {
 /// # Errors
 /// The name of the first test that the form fails.
 fn examine(form: &dyn ArrayForm) -> Result<Probe, String> {
-    // The mirror is what the tests compare with; it answers to the pinned probe alone.
+    // The mirror is what the tests compare with; it answers to the pinned probes alone.
     if form.form() != Form::Mirror {
         cases::run(form)?;
     }
-    let probe = probe::array(form);
-    if probe != probe::ARRAY {
-        return Err(format!("probe: {probe}, pinned {}", probe::ARRAY));
+    for weights in Weights::ALL {
+        let (probe, pinned) = (probe::array(form, weights), probe::pinned(weights));
+        if probe != pinned {
+            return Err(format!("probe {weights:?}: {probe}, pinned {pinned}"));
+        }
     }
-    Ok(probe)
+    Ok(probe::ARRAY)
 }
 
 #[cfg(test)]

@@ -10,14 +10,16 @@
 mod acts;
 mod layout;
 mod out;
+mod stack;
 
 pub use acts::{ActError, ActRows, Acts};
-pub use layout::{LayoutError, Matrix, MatrixLayout, Stack, StackLayout, TILE_ROWS};
+pub use layout::{LayoutError, Matrix, MatrixLayout, TILE_ROWS};
 pub use out::{OutError, OutTiles};
+pub use stack::{Stack, StackLayout};
 
-pub(crate) use layout::{BLOCK_BYTES, ZERO, tile_parts};
+pub(crate) use layout::{BLOCK_BYTES, CODE_BYTES, ZERO, tile_parts};
 
-use crate::cpu::matvec::{ArrayForm, GROUP, Run, Scales};
+use crate::cpu::matvec::{ArrayForm, GROUP, Run};
 use crate::flush::add;
 use crate::format::Lanes;
 use crate::gate::Units;
@@ -196,16 +198,16 @@ impl<'a> Group<'a> {
     pub(crate) fn results(&mut self, tile: usize, first: usize, n: usize) -> &[[f32; TILE_ROWS]] {
         let Self { call, form, space } = self;
         let lanes = call.lanes.count();
-        let (bases, codes, elements) = call.matrix.tile_parts(tile);
+        let (scales, elements) = call.matrix.tile(tile);
         let rows: [usize; GROUP] = std::array::from_fn(|i| match call.picked {
             Some(picked) if i < n => picked[first + i],
             _ => first + i,
         });
         let run = Run {
             elements,
-            stride: BLOCK_BYTES,
+            stride: call.matrix.layout().block_bytes(),
             blocks: call.matrix.layout().blocks(),
-            scales: Scales::Codes { bases, codes },
+            scales,
             acts: call.acts,
             first_act: 0,
             first_lane: 0,

@@ -1,7 +1,7 @@
 //! The kernel probe: one seeded product of matrices through the array unit, hashed; every device must print the pin.
 
 use crate::cpu::matvec::ArrayForm;
-use crate::format::{Lanes, Limbs};
+use crate::format::{Lanes, Limbs, Weights};
 use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec, Space};
 use sha2::{Digest, Sha256};
 
@@ -39,12 +39,27 @@ impl std::fmt::Debug for Probe {
 /// The array unit's probe.
 pub const ARRAY: Probe = Probe::from_hex("54497ad3de3102e48ec069d0c40aa8c08994b8991e6dfcfdc2d6651e07b34e5c");
 
+/// The same of a matrix of 4-bit codes.
+pub const CODE4: Probe = Probe::from_hex("35ae56b63b1c95f70e34e1c3edfff363eebb962eedc614844f3f11b2f0894b65");
+/// The same of a matrix of E2M1 values.
+pub const E2M1: Probe = Probe::from_hex("89c79ab69d01431798aa3a25ff1d748290c39200ecfb3aaa5973576e679d7db0");
+
+/// The pinned probe of a matrix in a format.
+#[must_use]
+pub const fn pinned(weights: Weights) -> Probe {
+    match weights {
+        Weights::Int8 => ARRAY,
+        Weights::Code4 => CODE4,
+        Weights::E2m1 => E2M1,
+    }
+}
+
 /// Matrix rows, columns and token-rows of the probe.
 const SHAPE: (usize, usize, usize) = (40, 330, 5);
 
 /// The probe of one form: the operands quantised and multiplied at the default numerics.
-pub(crate) fn array(form: &dyn ArrayForm) -> Probe {
-    let Some(operands) = Operands::new() else { return Probe([0; 32]) };
+pub(crate) fn array(form: &dyn ArrayForm, weights: Weights) -> Probe {
+    let Some(operands) = Operands::of(weights) else { return Probe([0; 32]) };
     let (rows, cols, tokens) = SHAPE;
     let mut acts = Acts::new();
     let mut places = acts.shape(tokens, cols, Limbs::Two);
@@ -74,10 +89,10 @@ pub(crate) struct Operands {
 
 impl Operands {
     /// `None` where the format cannot hold them, which would be a bug.
-    pub(crate) fn new() -> Option<Self> {
+    pub(crate) fn of(weights: Weights) -> Option<Self> {
         let (rows, cols, tokens) = SHAPE;
         let seed = &mut Seed::new(0x776f_7264_6c69_6e65);
-        let layout = MatrixLayout::new(rows, cols).ok()?;
+        let layout = MatrixLayout::of(weights, rows, cols).ok()?;
         let mut bytes = vec![0; layout.bytes()];
         for (tile, out) in bytes.chunks_exact_mut(layout.tile_bytes()).enumerate() {
             let values: Vec<f32> = (0..layout.tile_rows(tile).len() * cols).map(|_| seed.value()).collect();

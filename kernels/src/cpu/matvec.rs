@@ -1,8 +1,11 @@
 //! CPU forms of the array unit: what every form does, and the mirror that defines it.
 
-use crate::format::{BLOCK, Cause, Limbs, limbs_of, max_bits, pow2, pow2_exponent, quantise_pow2, scale_value};
+use crate::format::{
+    BLOCK, Book, Cause, HALF, Limbs, limbs_of, max_bits, pow2, pow2_exponent, quantise_pow2, scale_value,
+};
 use crate::gate::Form;
-use crate::matvec::{Acts, TILE_ROWS, ZERO};
+use crate::matvec::{Acts, BLOCK_BYTES, CODE_BYTES, TILE_ROWS, ZERO};
+use std::ops::Range;
 
 /// Most rows in one call of a form.
 pub(crate) const GROUP: usize = 16;
@@ -12,13 +15,46 @@ pub(crate) const GROUP: usize = 16;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 8;
 
-/// Scales of the blocks of a run.
+/// Scales of the blocks of a run; they say what the elements are too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scales<'a> {
-    /// The 16 rows' bases, and 16 scale bytes a block.
+    /// int8 elements: the 16 rows' bases, and 16 scale bytes a block.
     Codes { bases: &'a [u8; TILE_ROWS], codes: &'a [u8] },
-    /// Every scale is 1.
+    /// 4-bit codes of a book's levels: the 16 rows' bases, and 16 scale bytes each half of a block.
+    Halves { bases: &'a [u8; TILE_ROWS], codes: &'a [u8], book: &'static Book },
+    /// int8 elements whose every scale is 1.
     Unit,
+}
+
+impl Scales<'_> {
+    /// Scale of a half of block `b` in row `r`.
+    #[inline]
+    pub(crate) fn at(&self, b: usize, half: usize, r: usize) -> f32 {
+        match *self {
+            Scales::Codes { bases, codes } => scale_value(bases[r] as i8, codes[b * TILE_ROWS + r]),
+            Scales::Halves { bases, codes, book } => book.scale(bases[r] as i8, codes[(2 * b + half) * TILE_ROWS + r]),
+            Scales::Unit => 1.0,
+        }
+    }
+
+    /// Element `k` of a half of row `r`, from the bytes of a block's elements.
+    #[inline]
+    pub(crate) fn element(&self, elements: &[u8], half: usize, r: usize, k: usize) -> i8 {
+        let at = |quad: usize| (quad * TILE_ROWS + r) * 4 + k % 4;
+        match *self {
+            Scales::Codes { .. } | Scales::Unit => (elements[at(half * HALF / 4 + k / 4)] ^ ZERO) as i8,
+            Scales::Halves { book, .. } => book.levels[usize::from(elements[at(k / 4)] >> (4 * half) & 15)],
+        }
+    }
+
+    /// Bytes of a block's elements, and of its scales.
+    const fn block_bytes(&self) -> (usize, usize) {
+        match self {
+            Scales::Codes { .. } => (BLOCK_BYTES, TILE_ROWS),
+            Scales::Halves { .. } => (CODE_BYTES, 2 * TILE_ROWS),
+            Scales::Unit => (BLOCK_BYTES, 0),
+        }
+    }
 }
 
 /// A run of blocks of one tile and the quantised rows that meet them.
@@ -43,23 +79,18 @@ impl Run<'_> {
     #[inline(always)]
     pub(crate) fn check(&self, rows: &[usize], lanes: &[[f32; TILE_ROWS]]) {
         let acts = self.acts;
-        assert!(self.blocks == 0 || self.elements.len() >= (self.blocks - 1) * self.stride + BLOCK * TILE_ROWS);
+        let (elements, scales) = self.scales.block_bytes();
+        assert!(self.blocks == 0 || self.elements.len() >= (self.blocks - 1) * self.stride + elements);
         assert!(self.first_act + self.blocks <= acts.blocks() && rows.iter().all(|r| *r < acts.rows()));
         assert!(self.lanes.is_power_of_two() && rows.len() <= GROUP && lanes.len() == rows.len() * self.lanes);
-        if let Scales::Codes { codes, .. } = self.scales {
-            assert!(codes.len() >= self.blocks * TILE_ROWS);
+        if let Scales::Codes { codes, .. } | Scales::Halves { codes, .. } = self.scales {
+            assert!(codes.len() >= self.blocks * scales);
         }
         let n = acts.rows() * acts.blocks();
-        assert!(acts.scale().len() >= n && acts.fix().len() >= n * acts.limbs());
+        assert!(
+            acts.scale().len() >= n && acts.fix().len() >= n * acts.limbs() && acts.half().len() == acts.fix().len()
+        );
         assert!(acts.q8().len() >= n * acts.limbs() * BLOCK && acts.q16().len() >= n * acts.limbs() * BLOCK);
-    }
-
-    /// Scale of block `b` and row `r`.
-    fn scale(&self, b: usize, r: usize) -> f32 {
-        match self.scales {
-            Scales::Codes { bases, codes } => scale_value(bases[r] as i8, codes[b * TILE_ROWS + r]),
-            Scales::Unit => 1.0,
-        }
     }
 
     /// Lane of block `b` of the run.
@@ -82,6 +113,7 @@ pub(crate) struct RowOut<'a> {
     pub(crate) q8: &'a mut [i8],
     pub(crate) q16: &'a mut [i16],
     pub(crate) fix: &'a mut [i32],
+    pub(crate) half: &'a mut [i32],
     pub(crate) scale: &'a mut [f32],
 }
 
@@ -91,8 +123,10 @@ impl<'a> RowOut<'a> {
         let (q8, q8_rest) = self.q8.split_at_mut(n * limbs * BLOCK);
         let (q16, q16_rest) = self.q16.split_at_mut(n * limbs * BLOCK);
         let (fix, fix_rest) = self.fix.split_at_mut(n * limbs);
+        let (half, half_rest) = self.half.split_at_mut(n * limbs);
         let (scale, scale_rest) = self.scale.split_at_mut(n);
-        (Self { q8, q16, fix, scale }, Self { q8: q8_rest, q16: q16_rest, fix: fix_rest, scale: scale_rest })
+        let rest = Self { q8: q8_rest, q16: q16_rest, fix: fix_rest, half: half_rest, scale: scale_rest };
+        (Self { q8, q16, fix, half, scale }, rest)
     }
 
     /// Space of one row.
@@ -102,6 +136,7 @@ impl<'a> RowOut<'a> {
             q8: &mut self.q8[row * n * BLOCK..][..n * BLOCK],
             q16: &mut self.q16[row * n * BLOCK..][..n * BLOCK],
             fix: &mut self.fix[row * n..][..n],
+            half: &mut self.half[row * n..][..n],
             scale: &mut self.scale[row * blocks..][..blocks],
         }
     }
@@ -141,16 +176,13 @@ impl ArrayForm for Mirror {
 
     fn accumulate(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
         run.check(rows, lanes);
-        let (acts, limbs) = (run.acts, run.acts.limbs());
         for (&row, lanes) in rows.iter().zip(lanes.chunks_exact_mut(run.lanes)) {
             for b in 0..run.blocks {
-                let act = row * acts.blocks() + run.first_act + b;
-                let elements = &run.elements[b * run.stride..][..BLOCK * TILE_ROWS];
-                for (limb, q) in acts.q8()[act * limbs * BLOCK..].chunks_exact(BLOCK).take(limbs).enumerate() {
-                    let place = if limb + 1 < limbs { 256.0 } else { 1.0 };
-                    for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
-                        let scale = run.scale(b, r) * acts.scale()[act] * place;
-                        *lane += dot(elements, r, q) as f32 * scale;
+                match run.scales {
+                    Scales::Codes { .. } | Scales::Unit => add_products(run, row, b, 0..BLOCK, lanes),
+                    Scales::Halves { .. } => {
+                        add_products(run, row, b, 0..HALF, lanes);
+                        add_products(run, row, b, HALF..BLOCK, lanes);
                     }
                 }
             }
@@ -162,10 +194,33 @@ impl ArrayForm for Mirror {
     }
 }
 
-/// The product of row `r` of a block's elements with one limb of activations.
-fn dot(elements: &[u8], r: usize, q: &[i8]) -> i32 {
-    let row = elements.chunks_exact(TILE_ROWS * 4).flat_map(|quad| &quad[r * 4..][..4]);
-    row.zip(q).map(|(w, q)| i32::from((w ^ ZERO) as i8) * i32::from(*q)).sum()
+/// Add the products of some columns of block `b`, which share a scale, to the block's lane: the high limb, then the low.
+fn add_products(run: &Run<'_>, row: usize, b: usize, columns: Range<usize>, lanes: &mut [[f32; TILE_ROWS]]) {
+    let (acts, limbs) = (run.acts, run.acts.limbs());
+    let act = row * acts.blocks() + run.first_act + b;
+    let elements = &run.elements[b * run.stride..];
+    for (limb, q) in acts.q8()[act * limbs * BLOCK..].chunks_exact(BLOCK).take(limbs).enumerate() {
+        let place = if limb + 1 < limbs { 256.0 } else { 1.0 };
+        for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
+            let dot = dot(&run.scales, elements, r, columns.clone(), q);
+            let scale = run.scales.at(b, columns.start / HALF, r) * acts.scale()[act] * place;
+            *lane += dot as f32 * scale;
+        }
+    }
+}
+
+/// The product of some columns of row `r` of a block's elements with one limb of activations.
+fn dot(scales: &Scales<'_>, elements: &[u8], r: usize, columns: Range<usize>, q: &[i8]) -> i32 {
+    match scales {
+        Scales::Halves { .. } => {
+            let element = |k: usize| i32::from(scales.element(elements, k / HALF, r, k % HALF));
+            columns.map(|k| element(k) * i32::from(q[k])).sum()
+        }
+        Scales::Codes { .. } | Scales::Unit => {
+            let row = elements.chunks_exact(TILE_ROWS * 4).flat_map(|quad| &quad[r * 4..][..4]);
+            row.zip(q).map(|(w, q)| i32::from((w ^ ZERO) as i8) * i32::from(*q)).sum()
+        }
+    }
 }
 
 /// The halving tree over the lanes of one row.
@@ -197,8 +252,9 @@ pub(crate) fn quantise_row(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> R
 fn quantise_limbs<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
     let q8 = out.q8.chunks_exact_mut(BLOCK * N);
     let q16 = out.q16.chunks_exact_mut(BLOCK * N);
-    let places = q8.zip(q16).zip(out.fix.chunks_exact_mut(N)).zip(out.scale.iter_mut());
-    for ((block, part), (((q8, q16), fix), scale)) in row.chunks(BLOCK).enumerate().zip(places) {
+    let fixes = out.fix.chunks_exact_mut(N).zip(out.half.chunks_exact_mut(N));
+    let places = q8.zip(q16).zip(fixes).zip(out.scale.iter_mut());
+    for ((block, part), (((q8, q16), (fix, half)), scale)) in row.chunks(BLOCK).enumerate().zip(places) {
         let mut values = [0.0; BLOCK];
         values[..part.len()].copy_from_slice(part);
         let e = max_bits(&values).and_then(|max| pow2_exponent(max, limbs)).map_err(|cause| (block, cause))?;
@@ -212,24 +268,23 @@ fn quantise_limbs<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_
         for (limb, q) in q.iter().enumerate() {
             q8[limb * BLOCK..][..BLOCK].copy_from_slice(q);
             let mut wide = [0; BLOCK];
-            fix[limb] = widen(q, &mut wide);
+            (fix[limb], half[limb]) = widen(q, &mut wide);
             q16[limb * BLOCK..][..BLOCK].copy_from_slice(&wide);
         }
     }
     Ok(())
 }
 
-/// A limb widened and ordered `[8 quads][k, k+2, k+1, k+3]`; returns -128 times its sum.
+/// A limb widened and ordered `[8 quads][k, k+2, k+1, k+3]`; returns -128 times its sum, and times that of its first half.
 #[inline(always)]
-pub(crate) fn widen(limb: &[i8; BLOCK], wide: &mut [i16; BLOCK]) -> i32 {
-    let mut sum = 0_i32;
+pub(crate) fn widen(limb: &[i8; BLOCK], wide: &mut [i16; BLOCK]) -> (i32, i32) {
     for (quad, out) in limb.chunks_exact(4).zip(wide.chunks_exact_mut(4)) {
         for (out, k) in out.iter_mut().zip([0, 2, 1, 3]) {
             *out = i16::from(quad[k]);
         }
     }
-    for q in limb {
-        sum = sum.wrapping_add(i32::from(*q));
-    }
-    sum.wrapping_mul(-128)
+    let sum = |half: &[i8]| half.iter().fold(0_i32, |sum, q| sum.wrapping_add(i32::from(*q))).wrapping_mul(-128);
+    let (first, second) = limb.split_at(HALF);
+    let first = sum(first);
+    (first.wrapping_add(sum(second)), first)
 }

@@ -65,9 +65,13 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
     rows: &[usize],
     lanes: &mut [[f32; TILE_ROWS]],
 ) {
+    if let Scales::Halves { bases, codes, book } = run.scales {
+        // SAFETY: as the caller promises.
+        return unsafe { super::codes_avx2::accumulate::<LIMBS, R>(run, bases, codes, book, rows, lanes) };
+    }
     let offsets = match run.scales {
         Scales::Codes { bases, .. } => std::array::from_fn(|r| scale_offset(bases[r] as i8)),
-        Scales::Unit => [0; TILE_ROWS],
+        Scales::Halves { .. } | Scales::Unit => [0; TILE_ROWS],
     };
     // SAFETY: two halves of an array of 16.
     let offsets = unsafe { [load(offsets.as_ptr().cast()), load(offsets.as_ptr().add(8).cast())] };
@@ -79,7 +83,7 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
                 [codes, _mm_unpackhi_epi64(codes, codes)].map(|c| _mm256_cvtepu8_epi32(c))
             }
             // With offset 0 this is the code of 1.0.
-            Scales::Unit => [_mm256_set1_epi32(0x3f8); 2],
+            Scales::Halves { .. } | Scales::Unit => [_mm256_set1_epi32(0x3f8); 2],
         };
         let scale = [0, 1].map(|h| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(scale[h], offsets[h]), 20)));
         // SAFETY: the check covers every block's elements, and every row's block in the activations and the lanes.

@@ -19,6 +19,7 @@ pub(crate) struct Vnni(());
 pub(crate) fn detect() -> Option<&'static Vnni> {
     static FORM: Vnni = Vnni(());
     let found = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vnni")
         && is_x86_feature_detected!("avx2");
     found.then_some(&FORM)
@@ -63,11 +64,15 @@ const R: usize = 8;
 /// # Safety
 /// `run.check(rows, lanes)` has passed and the rows have `LIMBS` limbs.
 #[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
+    if let Scales::Halves { bases, codes, book } = run.scales {
+        // SAFETY: as the caller promises.
+        return unsafe { super::codes_vnni::accumulate::<LIMBS>(run, bases, codes, book, rows, lanes) };
+    }
     let offsets: [u32; TILE_ROWS] = match run.scales {
         Scales::Codes { bases, .. } => std::array::from_fn(|r| scale_offset(bases[r] as i8)),
-        Scales::Unit => [0; TILE_ROWS],
+        Scales::Halves { .. } | Scales::Unit => [0; TILE_ROWS],
     };
     // SAFETY: an array of 16.
     let offsets = unsafe { _mm512_loadu_si512(offsets.as_ptr().cast()) };
@@ -78,7 +83,7 @@ unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &
                 _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().add(b.wrapping_mul(TILE_ROWS)).cast()))
             },
             // With offset 0 this is the code of 1.0.
-            Scales::Unit => _mm512_set1_epi32(0x3f8),
+            Scales::Halves { .. } | Scales::Unit => _mm512_set1_epi32(0x3f8),
         };
         let scale = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(scale, offsets), 20));
         // SAFETY: the check covers every block's elements, and every row's block in the activations and the lanes.
@@ -113,7 +118,7 @@ unsafe fn accumulate<const LIMBS: usize>(run: &Run<'_>, rows: &[usize], lanes: &
 ///
 /// # Safety
 /// As [`accumulate`].
-#[target_feature(enable = "avx512f,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn tile<const LIMBS: usize>(
     run: &Run<'_>,
     rows: &[usize],
@@ -133,7 +138,7 @@ unsafe fn tile<const LIMBS: usize>(
 /// # Safety
 /// As [`accumulate`]; the pointers are into what the check covers.
 #[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn block<const LIMBS: usize, const R: usize>(
     run: &Run<'_>,
     b: usize,

@@ -1,6 +1,10 @@
 //! The CPU forms of the units.
 
 pub(crate) mod attend;
+#[cfg(target_arch = "x86_64")]
+mod codes_avx2;
+#[cfg(target_arch = "x86_64")]
+mod codes_vnni;
 pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod matvec;

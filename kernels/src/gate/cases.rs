@@ -1,7 +1,7 @@
 //! The tests of the init gate: operands at every border, the form against the mirror, by bits.
 
 use crate::cpu::matvec::{ArrayForm, GROUP, Mirror, RowOut, Run, Scales};
-use crate::format::{BLOCK, Lanes, Limbs};
+use crate::format::{BLOCK, Lanes, Limbs, Weights};
 use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec, Space, TILE_ROWS, ZERO};
 use crate::probe::Seed;
 
@@ -47,12 +47,15 @@ pub(crate) const SHAPES: [(usize, usize, usize); 12] = [
     (1056, 16, 1),
 ];
 
+/// The 4-bit formats.
+const CODED: [Weights; 2] = [Weights::Code4, Weights::E2m1];
+
 /// Rows of values that meet every branch of the quantiser.
 pub(crate) const QUANTISED: usize = 64;
 
 /// How many tests there are.
 pub(super) fn count() -> usize {
-    FILLS.len() * SHAPES.len() + 2 * (QUANTISED + SHAPES.len())
+    FILLS.len() * SHAPES.len() + 2 * (QUANTISED + SHAPES.len()) + 2 * CODED.len() * SHAPES.len()
 }
 
 /// Run all tests.
@@ -65,6 +68,9 @@ pub(super) fn run(form: &dyn ArrayForm) -> Result<(), String> {
             // Each shape meets each fill with one limb or with two.
             for f in (0..FILLS.len()).filter(|f| (s + f + l) % 2 == 0) {
                 matvec(form, shape, FILLS[f], limbs, (s * FILLS.len() + f) as u64)?;
+            }
+            for (w, weights) in CODED.into_iter().enumerate() {
+                coded(form, shape, weights, limbs, (s * 4 + w * 2 + l) as u64)?;
             }
             strided(form, shape, limbs, s as u64)?;
         }
@@ -150,9 +156,46 @@ fn matvec(
     let layout = MatrixLayout::new(rows, cols).map_err(|e| e.to_string())?;
     let bytes = matrix(seed, fill, &layout);
     let acts = acts(seed, fill, tokens, cols, limbs);
-    let matrix = Matrix::new(layout, &bytes).map_err(|e| e.to_string())?;
+    product(form, layout, &bytes, &acts, number, name)
+}
+
+/// A matrix of 4-bit codes: any codes and scale bytes, or the levels of largest magnitude against activations of -128.
+fn coded(
+    form: &dyn ArrayForm,
+    (cols, rows, tokens): (usize, usize, usize),
+    weights: Weights,
+    limbs: Limbs,
+    number: u64,
+) -> Result<(), String> {
+    let name = || format!("matvec {rows}x{cols}, {weights:?}, {tokens} rows, {} limbs, {number}", limbs.count());
+    let seed = &mut Seed::new(3000 + number);
+    let layout = MatrixLayout::of(weights, rows, cols).map_err(|e| e.to_string())?;
+    let largest = number % 4 == 3;
+    let mut bytes = Vec::with_capacity(layout.bytes());
+    for _ in 0..layout.tiles() {
+        let scales = layout.tile_bytes() - layout.blocks() * layout.block_bytes();
+        bytes.extend((0..TILE_ROWS).map(|_| (seed.below(24) as i8 - 30) as u8));
+        bytes.extend((TILE_ROWS..scales).map(|_| seed.next() as u8));
+        bytes.extend((scales..layout.tile_bytes()).map(|_| if largest { 0 } else { seed.next() as u8 }));
+    }
+    let fill = if largest { Fill::Constant(0, -128) } else { Fill::Random };
+    let acts = acts(seed, fill, tokens, cols, limbs);
+    product(form, layout, &bytes, &acts, number, name)
+}
+
+/// The form's product against the mirror's.
+fn product(
+    form: &dyn ArrayForm,
+    layout: MatrixLayout,
+    bytes: &[u8],
+    acts: &Acts,
+    number: u64,
+    name: impl Fn() -> String,
+) -> Result<(), String> {
+    let tokens = acts.rows();
+    let matrix = Matrix::new(layout, bytes).map_err(|e| e.to_string())?;
     let lanes = [8, 32, 4, 16].map(Lanes::new)[number as usize / 2 % 4].unwrap_or_default();
-    let call = Matvec::new(matrix, &acts, None, lanes).map_err(|e| e.to_string())?;
+    let call = Matvec::new(matrix, acts, None, lanes).map_err(|e| e.to_string())?;
     let mut spaces = [Space::default(), Space::default()];
     let [one, other] = &mut spaces;
     let (mut mirror, mut form) = (Group::new(&call, &Mirror, one), Group::new(&call, form, other));
@@ -226,11 +269,11 @@ fn quantise(form: &dyn ArrayForm, limbs: Limbs, number: u64) -> Result<(), Strin
     let cols = row.len();
     let make = |form: &dyn ArrayForm| {
         let (n, l) = (cols.div_ceil(BLOCK), limbs.count());
-        let (mut q8, mut q16, mut fix, mut scale) =
-            (vec![0; n * l * BLOCK], vec![0; n * l * BLOCK], vec![0; n * l], vec![0.0; n]);
-        let mut out = RowOut { q8: &mut q8, q16: &mut q16, fix: &mut fix, scale: &mut scale };
+        let (mut q8, mut q16, mut fix, mut half, mut scale) =
+            (vec![0; n * l * BLOCK], vec![0; n * l * BLOCK], vec![0; n * l], vec![0; n * l], vec![0.0; n]);
+        let mut out = RowOut { q8: &mut q8, q16: &mut q16, fix: &mut fix, half: &mut half, scale: &mut scale };
         let result = form.quantise(&row, limbs, &mut out).map_err(|(block, cause)| (block, cause.to_string()));
-        result.map(|()| (q8, q16, fix, scale))
+        result.map(|()| (q8, q16, fix, half, scale))
     };
     if make(form) == make(&Mirror) {
         return Ok(());

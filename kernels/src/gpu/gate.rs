@@ -268,7 +268,7 @@ fn examine(gpu: &Gpu, array: &Array<'_>) -> Result<Probe, Failure> {
 
 /// The probe's quantiser, then its product; and where the results lie.
 fn probe_dispatches(gpu: &Gpu, array: &Array<'_>) -> Result<Option<(Vec<Dispatch>, Region)>, Failure> {
-    let Some(operands) = Operands::new() else { return Ok(None) };
+    let Some(operands) = Operands::of(crate::format::Weights::Int8) else { return Ok(None) };
     let Some(matrix) = operands.matrix() else { return Ok(None) };
     let array = &Array { lanes: Lanes::default(), ..*array };
     let (rows, cols) = (operands.layout.rows(), operands.layout.cols());

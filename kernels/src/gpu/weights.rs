@@ -9,7 +9,7 @@
 
 use super::device::{Gpu, GpuError};
 use super::record::Region;
-use crate::format::BLOCK;
+use crate::format::{BLOCK, Weights};
 use crate::matvec::{BLOCK_BYTES, LayoutError, Matrix, MatrixLayout, Stack, TILE_ROWS, ZERO};
 use std::ops::Range;
 
@@ -26,6 +26,9 @@ pub enum UploadError {
     /// The device fails.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    /// The shaders read int8 alone.
+    #[error("the device's array unit reads int8 weights, these are {0:?}; run them on the processor")]
+    Weights(Weights),
     /// The stack has no such expert.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -134,6 +137,9 @@ impl DeviceMatrix {
         experts: usize,
         expert: &dyn Fn(usize) -> Result<Matrix<'a>, LayoutError>,
     ) -> Result<Self, UploadError> {
+        if layout.weights() != Weights::Int8 {
+            return Err(UploadError::Weights(layout.weights()));
+        }
         let limit = gpu.facts().binding_limit.min(gpu.facts().buffer_limit) as usize;
         let chunks = split(&layout, experts, limit).into_iter().map(|(experts, rows)| {
             let chunk = Chunk::new(gpu, what, &layout, experts, rows)?;

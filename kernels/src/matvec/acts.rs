@@ -42,6 +42,8 @@ pub struct Acts {
     q16: Vec<i16>,
     /// `[rows][blocks][limbs]`: -128 times the sum of the limb.
     fix: Vec<i32>,
+    /// The same of a block's first 16 values.
+    half: Vec<i32>,
     /// `[rows][blocks]`: `2^e`.
     scale: Vec<f32>,
 }
@@ -89,13 +91,20 @@ impl Acts {
         self.q8.resize(n * self.limbs * BLOCK, 0);
         self.q16.resize(n * self.limbs * BLOCK, 0);
         self.fix.resize(n * self.limbs, 0);
+        self.half.resize(n * self.limbs, 0);
         self.scale.resize(n, 0.0);
         ActRows {
             first: 0,
             rows,
             cols,
             limbs,
-            out: RowOut { q8: &mut self.q8, q16: &mut self.q16, fix: &mut self.fix, scale: &mut self.scale },
+            out: RowOut {
+                q8: &mut self.q8,
+                q16: &mut self.q16,
+                fix: &mut self.fix,
+                half: &mut self.half,
+                scale: &mut self.scale,
+            },
         }
     }
 
@@ -119,6 +128,10 @@ impl Acts {
         &self.fix
     }
 
+    pub(crate) fn half(&self) -> &[i32] {
+        &self.half
+    }
+
     pub(crate) fn scale(&self) -> &[f32] {
         &self.scale
     }
@@ -129,7 +142,9 @@ impl Acts {
         let mut acts = Self { rows, cols, blocks: cols.div_ceil(BLOCK), limbs: count, ..Self::default() };
         for limb in limbs {
             let mut q16 = [0; BLOCK];
-            acts.fix.push(crate::cpu::matvec::widen(limb, &mut q16));
+            let (fix, half) = crate::cpu::matvec::widen(limb, &mut q16);
+            acts.fix.push(fix);
+            acts.half.push(half);
             acts.q8.extend(limb);
             acts.q16.extend(q16);
         }

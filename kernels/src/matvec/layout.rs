@@ -1,6 +1,6 @@
-//! How a matrix lies in memory: tiles of 16 output rows, each one run of bytes.
+//! How a matrix lies in memory: tiles of 16 output rows, each one run of bytes, read front to back.
 //!
-//! A tile holds, in this order:
+//! An int8 tile ([`Weights::Int8`]) holds, in this order:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -9,19 +9,37 @@
 //! | to the next multiple of 64 | zero |
 //! | 512 a block | elements biased by 128 as u8, `[8 quads][16 rows][4 columns]` |
 //!
-//! so a tile is read front to back, a 512-bit load holds four columns of every row, and a 32-bit step along the
-//! columns multiplies with one broadcast. The bias of 128 makes the elements the unsigned operand of a dot
-//! instruction; the activations carry its correction. Rows past the matrix are zero rows, columns past it zero.
+//! so a 512-bit load holds four columns of every row, and a 32-bit step along the columns multiplies with one broadcast.
+//! The bias of 128 makes the elements the unsigned operand of a dot instruction; the activations carry its correction.
+//!
+//! A 4-bit tile ([`Weights::Code4`], [`Weights::E2m1`]) has blocks of 16 columns; two of them, the halves of one block of
+//! 32 columns of the activations, lie together:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 16 | exponent base of each row, i8 |
+//! | 32 a block of 32 columns | scale bytes `[2 halves][16 rows]`, as [`crate::format::book`] shapes them |
+//! | to the next multiple of 64 | zero |
+//! | 256 a block of 32 columns | codes `[4 quads][16 rows][4 columns]`, two a byte |
+//!
+//! Byte `(16 * quad + row) * 4 + k` holds in its low nibble the code of column `4 * quad + k` and in its high nibble that
+//! of column `16 + 4 * quad + k`: a 512-bit load holds four columns of every row twice, once for each half, and a nibble
+//! goes through one table of 16 levels into what an int8 tile holds.
+//!
+//! Rows past the matrix are rows of zeros, columns past it zero.
 
-use crate::format::{BLOCK, EXP_MIN, QuantError, quantise_weights, scale_value};
+use crate::cpu::matvec::Scales;
+use crate::format::{BLOCK, Cause, EXP_MIN, HALF, QuantError, Weights, quantise_weights};
 use std::ops::Range;
 
 /// Output rows of a tile.
 pub const TILE_ROWS: usize = 16;
-/// Bytes of a block's elements in a tile.
+/// Bytes of a block's elements in an int8 tile.
 pub(crate) const BLOCK_BYTES: usize = BLOCK * TILE_ROWS;
+/// Bytes of 32 columns' codes in a 4-bit tile.
+pub(crate) const CODE_BYTES: usize = BLOCK_BYTES / 2;
 /// Largest column count: the sum of a row cannot overflow f32.
-const MAX_COLS: usize = 1 << 20;
+pub(super) const MAX_COLS: usize = 1 << 20;
 /// What zero looks like among the elements.
 pub(crate) const ZERO: u8 = 128;
 
@@ -80,24 +98,39 @@ pub enum LayoutError {
 /// Shape and byte layout of a matrix (out, in).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatrixLayout {
+    weights: Weights,
     rows: usize,
     cols: usize,
 }
 
 impl MatrixLayout {
-    /// The layout of a matrix of `rows` outputs and `cols` inputs.
+    /// The layout of an int8 matrix of `rows` outputs and `cols` inputs.
     ///
     /// # Errors
     /// [`LayoutError::Empty`], [`LayoutError::TooLarge`].
     pub fn new(rows: usize, cols: usize) -> Result<Self, LayoutError> {
+        Self::of(Weights::Int8, rows, cols)
+    }
+
+    /// The same in another format.
+    ///
+    /// # Errors
+    /// As [`MatrixLayout::new`].
+    pub fn of(weights: Weights, rows: usize, cols: usize) -> Result<Self, LayoutError> {
         if rows == 0 || cols == 0 {
             return Err(LayoutError::Empty { rows, cols });
         }
-        let layout = Self { rows, cols };
+        let layout = Self { weights, rows, cols };
         if cols > MAX_COLS || layout.tile_bytes().checked_mul(layout.tiles()).is_none_or(|b| b > isize::MAX as usize) {
             return Err(LayoutError::TooLarge { rows, cols, limit: MAX_COLS });
         }
         Ok(layout)
+    }
+
+    /// Format of the elements.
+    #[must_use]
+    pub const fn weights(&self) -> Weights {
+        self.weights
     }
 
     /// Output rows.
@@ -112,7 +145,7 @@ impl MatrixLayout {
         self.cols
     }
 
-    /// Blocks along the columns.
+    /// Blocks of 32 along the columns.
     #[must_use]
     pub const fn blocks(&self) -> usize {
         self.cols.div_ceil(BLOCK)
@@ -127,7 +160,7 @@ impl MatrixLayout {
     /// Bytes of one tile, a multiple of 64.
     #[must_use]
     pub const fn tile_bytes(&self) -> usize {
-        self.scale_bytes() + self.blocks() * BLOCK_BYTES
+        self.scale_bytes() + self.blocks() * self.block_bytes()
     }
 
     /// Bytes of the matrix.
@@ -144,7 +177,23 @@ impl MatrixLayout {
 
     /// Bytes of a tile before its elements.
     pub(crate) const fn scale_bytes(&self) -> usize {
-        (TILE_ROWS * (1 + self.blocks())).next_multiple_of(64)
+        (TILE_ROWS * (1 + self.blocks() * self.scales_a_block())).next_multiple_of(64)
+    }
+
+    /// Bytes of the elements of 32 columns.
+    pub(crate) const fn block_bytes(&self) -> usize {
+        match self.weights {
+            Weights::Int8 => BLOCK_BYTES,
+            Weights::Code4 | Weights::E2m1 => CODE_BYTES,
+        }
+    }
+
+    /// Scale bytes of a row's 32 columns.
+    const fn scales_a_block(&self) -> usize {
+        match self.weights {
+            Weights::Int8 => 1,
+            Weights::Code4 | Weights::E2m1 => BLOCK / HALF,
+        }
     }
 
     /// Quantise the rows of one tile; `values` holds them one after the other, `out` takes [`Self::tile_bytes`].
@@ -176,23 +225,36 @@ impl MatrixLayout {
         let (scales, elements) = out.split_at_mut(self.scale_bytes());
         scales.fill(0);
         scales[..TILE_ROWS].fill(EXP_MIN as i8 as u8);
-        elements.fill(ZERO);
+        elements.fill(self.weights.book().map_or(ZERO, |book| book.zero() << 4 | book.zero()));
     }
 
-    /// Quantise one row into row `r` of a tile.
-    pub(crate) fn pack_row(&self, r: usize, row: &[f32], out: &mut [u8]) -> Result<(), (usize, crate::format::Cause)> {
+    /// Quantise one row into row `r` of a tile that was cleared.
+    pub(crate) fn pack_row(&self, r: usize, row: &[f32], out: &mut [u8]) -> Result<(), (usize, Cause)> {
         let (scales, elements) = out.split_at_mut(self.scale_bytes());
         let (bases, codes) = scales.split_at_mut(TILE_ROWS);
-        let put = |block: usize, code: u8, q: &[i8; BLOCK]| {
-            codes[block * TILE_ROWS + r] = code;
-            let elements = &mut elements[block * BLOCK_BYTES..][..BLOCK_BYTES];
-            for (line, quad) in elements.chunks_exact_mut(TILE_ROWS * 4).zip(q.chunks_exact(4)) {
-                for (byte, q) in line[r * 4..][..4].iter_mut().zip(quad) {
-                    *byte = *q as u8 ^ ZERO;
+        let base = match self.weights.book() {
+            None => quantise_weights(row, |block, code, q| {
+                codes[block * TILE_ROWS + r] = code;
+                let elements = &mut elements[block * BLOCK_BYTES..][..BLOCK_BYTES];
+                for (line, quad) in elements.chunks_exact_mut(TILE_ROWS * 4).zip(q.chunks_exact(4)) {
+                    for (byte, q) in line[r * 4..][..4].iter_mut().zip(quad) {
+                        *byte = *q as u8 ^ ZERO;
+                    }
                 }
-            }
+            })?,
+            Some(book) => book
+                .quantise(row, |half, code, q| {
+                    codes[half * TILE_ROWS + r] = code;
+                    let (elements, shift) = (&mut elements[half / 2 * CODE_BYTES..][..CODE_BYTES], half % 2 * 4);
+                    for (line, quad) in elements.chunks_exact_mut(TILE_ROWS * 4).zip(q.chunks_exact(4)) {
+                        for (byte, q) in line[r * 4..][..4].iter_mut().zip(quad) {
+                            *byte = *byte & !(15 << shift) | q << shift;
+                        }
+                    }
+                })
+                .map_err(|(half, cause)| (half * HALF / BLOCK, cause))?,
         };
-        bases[r] = quantise_weights(row, put)? as u8;
+        bases[r] = base as u8;
         Ok(())
     }
 }
@@ -241,6 +303,16 @@ impl<'a> Matrix<'a> {
         tile_parts(&self.layout, &self.bytes[tile * size..][..size])
     }
 
+    /// The scales and elements of a tile.
+    pub(crate) fn tile(&self, tile: usize) -> (Scales<'a>, &'a [u8]) {
+        let (bases, codes, elements) = self.tile_parts(tile);
+        let scales = match self.layout.weights.book() {
+            None => Scales::Codes { bases, codes },
+            Some(book) => Scales::Halves { bases, codes, book },
+        };
+        (scales, elements)
+    }
+
     /// One row as the array sees it, `q * scale`, exact in f32.
     ///
     /// # Errors
@@ -252,14 +324,14 @@ impl<'a> Matrix<'a> {
         if out.len() != self.layout.cols {
             return Err(LayoutError::Values { given: out.len(), expected: self.layout.cols });
         }
-        let (bases, codes, elements) = self.tile_parts(row / TILE_ROWS);
-        let r = row % TILE_ROWS;
+        let (scales, elements) = self.tile(row / TILE_ROWS);
+        let (r, stride) = (row % TILE_ROWS, self.layout.block_bytes());
         for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-            let scale = scale_value(bases[r] as i8, codes[block * TILE_ROWS + r]);
-            let elements = &elements[block * BLOCK_BYTES..][..BLOCK_BYTES];
-            for (out, quad) in out.chunks_mut(4).zip(elements.chunks_exact(TILE_ROWS * 4)) {
-                for (y, byte) in out.iter_mut().zip(&quad[r * 4..][..4]) {
-                    *y = f32::from((byte ^ ZERO) as i8) * scale;
+            let elements = &elements[block * stride..][..stride];
+            for (half, out) in out.chunks_mut(HALF).enumerate() {
+                let scale = scales.at(block, half, r);
+                for (k, y) in out.iter_mut().enumerate() {
+                    *y = f32::from(scales.element(elements, half, r, k)) * scale;
                 }
             }
         }
@@ -271,91 +343,5 @@ impl<'a> Matrix<'a> {
 pub(crate) fn tile_parts<'a>(layout: &MatrixLayout, tile: &'a [u8]) -> (&'a [u8; TILE_ROWS], &'a [u8], &'a [u8]) {
     let (scales, elements) = tile.split_at(layout.scale_bytes());
     let Some((bases, codes)) = scales.split_first_chunk() else { unreachable!("a tile starts with its bases") };
-    (bases, &codes[..layout.blocks() * TILE_ROWS], elements)
-}
-
-/// Layout of a stack: the same matrix shape for every expert, each starting at a tile of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StackLayout {
-    experts: usize,
-    matrix: MatrixLayout,
-}
-
-impl StackLayout {
-    /// `experts` matrices of `rows` x `cols` each.
-    ///
-    /// # Errors
-    /// As [`MatrixLayout::new`].
-    pub fn new(experts: usize, rows: usize, cols: usize) -> Result<Self, LayoutError> {
-        let matrix = MatrixLayout::new(rows, cols)?;
-        if experts == 0 {
-            return Err(LayoutError::Empty { rows: 0, cols });
-        }
-        if matrix.bytes().checked_mul(experts).is_none_or(|b| b > isize::MAX as usize) {
-            return Err(LayoutError::TooLarge { rows, cols, limit: MAX_COLS });
-        }
-        Ok(Self { experts, matrix })
-    }
-
-    /// Experts.
-    #[must_use]
-    pub const fn experts(&self) -> usize {
-        self.experts
-    }
-
-    /// Layout of one expert's matrix.
-    #[must_use]
-    pub const fn matrix(&self) -> MatrixLayout {
-        self.matrix
-    }
-
-    /// Bytes of the stack.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.experts * self.matrix.bytes()
-    }
-
-    /// Tiles of the stack; tile `t` is tile `t % matrix().tiles()` of expert `t / matrix().tiles()`.
-    #[must_use]
-    pub const fn tiles(&self) -> usize {
-        self.experts * self.matrix.tiles()
-    }
-}
-
-/// A stack in its layout.
-#[derive(Clone, Copy)]
-pub struct Stack<'a> {
-    layout: StackLayout,
-    bytes: &'a [u8],
-}
-
-impl<'a> Stack<'a> {
-    /// A stack over packed bytes; as [`Matrix::new`].
-    ///
-    /// # Errors
-    /// [`LayoutError::Bytes`].
-    pub fn new(layout: StackLayout, bytes: &'a [u8]) -> Result<Self, LayoutError> {
-        if bytes.len() != layout.bytes() {
-            return Err(LayoutError::Bytes { given: bytes.len(), expected: layout.bytes() });
-        }
-        Ok(Self { layout, bytes })
-    }
-
-    /// Shape and layout.
-    #[must_use]
-    pub fn layout(&self) -> StackLayout {
-        self.layout
-    }
-
-    /// One expert's matrix.
-    ///
-    /// # Errors
-    /// [`LayoutError::Index`].
-    pub fn expert(&self, expert: usize) -> Result<Matrix<'a>, LayoutError> {
-        if expert >= self.layout.experts {
-            return Err(LayoutError::Index { what: "expert", given: expert, limit: self.layout.experts });
-        }
-        let size = self.layout.matrix.bytes();
-        Matrix::new(self.layout.matrix, &self.bytes[expert * size..][..size])
-    }
+    (bases, &codes[..layout.blocks() * layout.scales_a_block() * TILE_ROWS], elements)
 }

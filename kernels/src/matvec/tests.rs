@@ -1,6 +1,8 @@
 //! The array unit: every form against the mirror over all small shapes, the mirror against the definition written out,
 //! and what must not show in a bit or in the bytes streamed.
 
+mod codes;
+
 use super::*;
 use crate::format::{BLOCK, Cause, Limbs, QuantError, pow2};
 use crate::gate::Form;

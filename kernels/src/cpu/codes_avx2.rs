@@ -1,0 +1,180 @@
+//! AVX2 form of the array unit over 4-bit codes.
+//!
+//! A 256-bit load holds four columns of both halves of a block for eight rows. A nibble goes through a shuffle of the
+//! book's 16 levels, biased by 128; from there on it is the int8 form, half a block at a time.
+
+use super::matvec::{AHEAD, Run, pick};
+use crate::format::{BLOCK, Book, HALF};
+use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
+use std::arch::x86_64::*;
+
+/// What a book's codes and scale bytes are decoded with.
+#[derive(Clone, Copy)]
+struct Tables {
+    levels: __m256i,
+    offsets: [__m256i; 2],
+    /// Shift of a scale byte's sign to the top, out of the register where it has none.
+    sign: __m256i,
+    /// Shift of its other bits to the mantissa and the exponent.
+    shift: __m256i,
+    /// The mantissa and the exponent without the bit that the sign leaves below them.
+    mask: __m256i,
+}
+
+/// # Safety
+/// `run.check(rows, lanes)` has passed, the rows have `LIMBS` limbs, and the other operands are those of `run.scales`.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn accumulate<const LIMBS: usize, const R: usize>(
+    run: &Run<'_>,
+    bases: &[u8; TILE_ROWS],
+    codes: &[u8],
+    book: &Book,
+    rows: &[usize],
+    lanes: &mut [[f32; TILE_ROWS]],
+) {
+    let levels = book.levels.map(|level| level as u8 ^ ZERO);
+    let offsets: [u32; TILE_ROWS] = std::array::from_fn(|r| book.offset(bases[r] as i8) << book.sign);
+    let shift = 23 - book.mantissa - book.sign;
+    // SAFETY: an array of 16 bytes, two halves of one of 16 words.
+    let tables = unsafe {
+        Tables {
+            levels: _mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().cast())),
+            offsets: [load(offsets.as_ptr().cast()), load(offsets.as_ptr().add(8).cast())],
+            sign: _mm256_set1_epi32(32 - book.sign as i32),
+            shift: _mm256_set1_epi32(shift as i32),
+            mask: _mm256_set1_epi32(!((book.sign as i32) << shift)),
+        }
+    };
+    for b in 0..run.blocks {
+        // SAFETY: the check covers every block's codes and scales, and every row's block in the activations and lanes.
+        unsafe {
+            let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
+            for line in 0..CODE_BYTES / 64 {
+                let ahead = elements.wrapping_add(run.stride.wrapping_mul(2 * AHEAD).wrapping_add(line * 64));
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+            }
+            let lane = lanes.as_mut_ptr().add(run.lane(b));
+            let scales = codes.as_ptr().add(b.wrapping_mul(2 * TILE_ROWS));
+            let scales = [0, 1].map(|half| tables.scale(scales.add(half * TILE_ROWS)));
+            let mut i = 0;
+            while rows.len() - i >= R {
+                block::<LIMBS, R>(
+                    run,
+                    b,
+                    elements,
+                    &tables,
+                    scales,
+                    pick(rows, i),
+                    lane.add(i.wrapping_mul(run.lanes)),
+                );
+                i = i.wrapping_add(R);
+            }
+            // Not a loop: the compiler would keep a whole block's unpacked weights for it, in memory.
+            let lane = lane.add(i.wrapping_mul(run.lanes));
+            match rows.len() - i {
+                0 => (),
+                1 => block::<LIMBS, 1>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                2 => block::<LIMBS, 2>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                _ => block::<LIMBS, 3>(run, b, elements, &tables, scales, pick(rows, i), lane),
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// The scales of 16 scale bytes.
+    ///
+    /// # Safety
+    /// 16 bytes can be read.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn scale(&self, bytes: *const u8) -> [__m256; 2] {
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { _mm_loadu_si128(bytes.cast()) };
+        let bytes = [bytes, _mm_unpackhi_epi64(bytes, bytes)].map(|bytes| _mm256_cvtepu8_epi32(bytes));
+        [0, 1].map(|h| {
+            let magnitude = _mm256_sllv_epi32(_mm256_add_epi32(bytes[h], self.offsets[h]), self.shift);
+            let sign = _mm256_sllv_epi32(bytes[h], self.sign);
+            _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_and_si256(magnitude, self.mask)))
+        })
+    }
+}
+
+/// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.
+///
+/// # Safety
+/// As [`accumulate`]; the pointers are into what the check covers.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn block<const LIMBS: usize, const R: usize>(
+    run: &Run<'_>,
+    b: usize,
+    elements: *const u8,
+    tables: &Tables,
+    scales: [[__m256; 2]; 2],
+    rows: [usize; R],
+    lane: *mut [f32; TILE_ROWS],
+) {
+    let acts = run.acts;
+    let at = rows.map(|row| row.wrapping_mul(acts.blocks()).wrapping_add(run.first_act).wrapping_add(b));
+    let low = _mm256_set1_epi16(0xff);
+    // SAFETY: `at` counts blocks of the activations, all inside; a block's codes are 256 bytes.
+    unsafe {
+        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
+        for (half, scale) in scales.into_iter().enumerate() {
+            let mut sum = [[[_mm256_setzero_si256(); 2]; LIMBS]; R];
+            for r in 0..R {
+                for (limb, sum) in sum[r].iter_mut().enumerate() {
+                    let place = at[r].wrapping_mul(LIMBS).wrapping_add(limb);
+                    let first = *acts.half().as_ptr().add(place);
+                    let fix = if half == 0 { first } else { (*acts.fix().as_ptr().add(place)).wrapping_sub(first) };
+                    *sum = [_mm256_set1_epi32(fix); 2];
+                }
+            }
+            for quad in 0..HALF / 4 {
+                let both = elements.add(quad * TILE_ROWS * 4);
+                let both = [load(both), load(both.add(32))];
+                let nibbles = if half == 0 { both } else { both.map(|both| _mm256_srli_epi16(both, 4)) };
+                let w = nibbles.map(|n| _mm256_shuffle_epi8(tables.levels, _mm256_and_si256(n, _mm256_set1_epi8(15))));
+                let even = w.map(|w| _mm256_and_si256(w, low));
+                let odd = w.map(|w| _mm256_srli_epi16(w, 8));
+                for r in 0..R {
+                    for (limb, sum) in sum[r].iter_mut().enumerate() {
+                        let x = q[r].add(limb * BLOCK + half * HALF + quad * 4).cast::<i32>();
+                        let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
+                        for h in 0..2 {
+                            let s = _mm256_add_epi32(sum[h], _mm256_madd_epi16(even[h], x[0]));
+                            sum[h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
+                        }
+                    }
+                }
+            }
+            for r in 0..R {
+                let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
+                let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
+                for h in 0..2 {
+                    // Every product is exact, so their order is free; the additions are in the contract's order.
+                    let s = _mm256_mul_ps(scale[h], x);
+                    let mut y = _mm256_loadu_ps(lane.add(8 * h));
+                    for (limb, sum) in sum[r].iter().enumerate() {
+                        let s = if limb + 1 < LIMBS { _mm256_mul_ps(s, _mm256_set1_ps(256.0)) } else { s };
+                        y = _mm256_add_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[h]), s));
+                    }
+                    _mm256_storeu_ps(lane.add(8 * h), y);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// 32 bytes can be read.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(at: *const u8) -> __m256i {
+    // SAFETY: as the caller promises.
+    unsafe { _mm256_loadu_si256(at.cast()) }
+}
+
+const _: () = assert!(CODE_BYTES == 256 && TILE_ROWS == 16);

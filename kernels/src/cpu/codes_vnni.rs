@@ -1,0 +1,173 @@
+//! AVX-512 VNNI form of the array unit over 4-bit codes.
+//!
+//! A 512-bit load holds four columns of both halves of a block for all 16 rows. A nibble goes through a shuffle of the
+//! book's 16 levels, biased by 128, into the unsigned operand of `vpdpbusd`; from there on it is the int8 form, half a
+//! block at a time.
+
+use super::matvec::{AHEAD, Run, pick};
+use crate::format::{BLOCK, Book, HALF};
+use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
+use std::arch::x86_64::*;
+
+/// Rows of a block that share its loads and shuffles.
+const R: usize = 8;
+
+/// What a book's codes and scale bytes are decoded with.
+#[derive(Clone, Copy)]
+struct Tables {
+    levels: __m512i,
+    offsets: __m512i,
+    /// Shift of a scale byte's sign to the top, out of the register where it has none.
+    sign: __m512i,
+    /// Shift of its other bits to the mantissa and the exponent.
+    shift: __m512i,
+    /// The mantissa and the exponent without the bit that the sign leaves below them.
+    mask: __m512i,
+}
+
+/// # Safety
+/// `run.check(rows, lanes)` has passed, the rows have `LIMBS` limbs, and the other operands are those of `run.scales`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+pub(super) unsafe fn accumulate<const LIMBS: usize>(
+    run: &Run<'_>,
+    bases: &[u8; TILE_ROWS],
+    codes: &[u8],
+    book: &Book,
+    rows: &[usize],
+    lanes: &mut [[f32; TILE_ROWS]],
+) {
+    let levels = book.levels.map(|level| level as u8 ^ ZERO);
+    let offsets: [u32; TILE_ROWS] = std::array::from_fn(|r| book.offset(bases[r] as i8) << book.sign);
+    let shift = 23 - book.mantissa - book.sign;
+    // SAFETY: arrays of 16 bytes and of 16 words.
+    let tables = unsafe {
+        Tables {
+            levels: _mm512_broadcast_i32x4(_mm_loadu_si128(levels.as_ptr().cast())),
+            offsets: _mm512_loadu_si512(offsets.as_ptr().cast()),
+            sign: _mm512_set1_epi32(32 - book.sign as i32),
+            shift: _mm512_set1_epi32(shift as i32),
+            mask: _mm512_set1_epi32(!((book.sign as i32) << shift)),
+        }
+    };
+    for b in 0..run.blocks {
+        // SAFETY: the check covers every block's codes and scales, and every row's block in the activations and lanes.
+        unsafe {
+            let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
+            for line in 0..CODE_BYTES / 64 {
+                let ahead = elements.wrapping_add(run.stride.wrapping_mul(2 * AHEAD).wrapping_add(line * 64));
+                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+            }
+            let lane = lanes.as_mut_ptr().add(run.lane(b));
+            let scales = codes.as_ptr().add(b.wrapping_mul(2 * TILE_ROWS));
+            let scales = [0, 1].map(|half| tables.scale(scales.add(half * TILE_ROWS)));
+            let mut i = 0;
+            while rows.len() - i >= R {
+                block::<LIMBS, R>(
+                    run,
+                    b,
+                    elements,
+                    &tables,
+                    scales,
+                    pick(rows, i),
+                    lane.add(i.wrapping_mul(run.lanes)),
+                );
+                i = i.wrapping_add(R);
+            }
+            if rows.len() - i >= 4 {
+                block::<LIMBS, 4>(
+                    run,
+                    b,
+                    elements,
+                    &tables,
+                    scales,
+                    pick(rows, i),
+                    lane.add(i.wrapping_mul(run.lanes)),
+                );
+                i = i.wrapping_add(4);
+            }
+            let lane = lane.add(i.wrapping_mul(run.lanes));
+            match rows.len() - i {
+                0 => (),
+                1 => block::<LIMBS, 1>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                2 => block::<LIMBS, 2>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                _ => block::<LIMBS, 3>(run, b, elements, &tables, scales, pick(rows, i), lane),
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// The scales of 16 scale bytes.
+    ///
+    /// # Safety
+    /// 16 bytes can be read.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn scale(&self, bytes: *const u8) -> __m512 {
+        // SAFETY: as the caller promises.
+        let bytes = _mm512_cvtepu8_epi32(unsafe { _mm_loadu_si128(bytes.cast()) });
+        let magnitude = _mm512_sllv_epi32(_mm512_add_epi32(bytes, self.offsets), self.shift);
+        // sign | (magnitude & mask)
+        let bits = _mm512_ternarylogic_epi32::<0xf8>(_mm512_sllv_epi32(bytes, self.sign), magnitude, self.mask);
+        _mm512_castsi512_ps(bits)
+    }
+}
+
+/// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.
+///
+/// # Safety
+/// As [`accumulate`]; the pointers are into what the check covers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn block<const LIMBS: usize, const R: usize>(
+    run: &Run<'_>,
+    b: usize,
+    elements: *const u8,
+    tables: &Tables,
+    scales: [__m512; 2],
+    rows: [usize; R],
+    lane: *mut [f32; TILE_ROWS],
+) {
+    let acts = run.acts;
+    let at = rows.map(|row| row.wrapping_mul(acts.blocks()).wrapping_add(run.first_act).wrapping_add(b));
+    // SAFETY: `at` counts blocks of the activations, all inside; a block's codes are 256 bytes.
+    unsafe {
+        let q = at.map(|at| acts.q8().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
+        for (half, scale) in scales.into_iter().enumerate() {
+            let mut sum = [[_mm512_setzero_si512(); LIMBS]; R];
+            for r in 0..R {
+                for (limb, sum) in sum[r].iter_mut().enumerate() {
+                    let place = at[r].wrapping_mul(LIMBS).wrapping_add(limb);
+                    let first = *acts.half().as_ptr().add(place);
+                    let fix = if half == 0 { first } else { (*acts.fix().as_ptr().add(place)).wrapping_sub(first) };
+                    *sum = _mm512_set1_epi32(fix);
+                }
+            }
+            for quad in 0..HALF / 4 {
+                let both = _mm512_loadu_si512(elements.add(quad * TILE_ROWS * 4).cast());
+                let nibbles = if half == 0 { both } else { _mm512_srli_epi16(both, 4) };
+                let w = _mm512_shuffle_epi8(tables.levels, _mm512_and_si512(nibbles, _mm512_set1_epi8(15)));
+                for r in 0..R {
+                    for (limb, sum) in sum[r].iter_mut().enumerate() {
+                        let x = q[r].add(limb * BLOCK + half * HALF + quad * 4).cast::<i32>().read_unaligned();
+                        *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_set1_epi32(x));
+                    }
+                }
+            }
+            for r in 0..R {
+                // Every product is exact, so their order is free; the additions are in the contract's order.
+                let s = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scale().as_ptr().add(at[r])));
+                let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
+                let mut y = _mm512_loadu_ps(lane);
+                for (limb, sum) in sum[r].iter().enumerate() {
+                    let s = if limb + 1 < LIMBS { _mm512_mul_ps(s, _mm512_set1_ps(256.0)) } else { s };
+                    y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(*sum), s));
+                }
+                _mm512_storeu_ps(lane, y);
+            }
+        }
+    }
+}
+
+const _: () = assert!(CODE_BYTES == 256 && TILE_ROWS == 16);
