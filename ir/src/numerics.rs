@@ -8,17 +8,24 @@ use serde::{Deserialize, Serialize};
 pub enum WeightFormat {
     /// int8 elements, blocks of 32 along the reduction dimension, block scale m * 2^e with m in 8..=15.
     Int8,
+    /// 4-bit codes of 16 uneven int8 levels, blocks of 16, block scale ±m * 2^e with m in 16..=31, searched.
+    Code4,
+    /// 4-bit codes of OCP's E2M1 values, blocks of 16, block scale m * 2^e with m in 8..=15, searched: what is stored as
+    /// MXFP4 keeps its values.
+    E2m1,
 }
 
 impl WeightFormat {
     /// Every format.
-    pub const ALL: &[Self] = &[Self::Int8];
+    pub const ALL: &[Self] = &[Self::Int8, Self::Code4, Self::E2m1];
 
     /// Name in program text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Int8 => "int8",
+            Self::Code4 => "code4",
+            Self::E2m1 => "e2m1",
         }
     }
 }

@@ -45,6 +45,27 @@ pub(super) struct Args {
 enum Baseline {
     /// The reference with linear layers and head on int8 x int8, blocks of 32 with f32 scales on both sides
     Q8,
+    /// The reference with the weights of linear layers and head in super-blocks of 256: eight 4-bit blocks of 32 with
+    /// 6-bit scales and minima, searched; activations are exact
+    #[value(name = "q4_k")]
+    #[serde(rename = "q4_k")]
+    Q4K,
+}
+
+impl Baseline {
+    fn linear(self) -> Linear {
+        match self {
+            Baseline::Q8 => Linear::Q8,
+            Baseline::Q4K => Linear::Q4K,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Baseline::Q8 => "q8",
+            Baseline::Q4K => "q4_k",
+        }
+    }
 }
 
 /// What `--json` reports.
@@ -74,7 +95,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (mut int8, mut reference) = (setup.int8()?, setup.reference(Linear::Exact)?);
     let mut baseline = match args.baseline {
         None => None,
-        Some(Baseline::Q8) => Some(setup.reference(Linear::Q8)?),
+        Some(baseline) => Some(setup.reference(baseline.linear())?),
     };
     let bar = ProgressBar::new(ids.len() as u64);
     bar.set_style(style());
@@ -85,7 +106,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.json.json {
         return out::json(&Report { model: &args.model.model, numerics, accuracy });
     }
-    print(&accuracy)
+    print(&accuracy, numerics.weights.name(), args.baseline.map_or("", Baseline::name))
 }
 
 fn style() -> ProgressStyle {
@@ -105,11 +126,11 @@ fn text(model: &Model, args: &Args) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|e| Failure::refused(e).at(label))
 }
 
-fn print(a: &Accuracy) -> Result<(), Failure> {
+fn print(a: &Accuracy, weights: &str, baseline: &str) -> Result<(), Failure> {
     out::line(format_args!("{} ids in windows of {}, {} scored", a.tokens, a.window, a.scored))?;
     out::line(format_args!("             perplexity  against the reference: KL in nats, top-1"))?;
     out::line(format_args!("  reference  {:10.4}", a.reference.ppl))?;
-    let beside = [("int8", Some(a.int8)), ("q8", a.baseline)];
+    let beside = [(weights, Some(a.int8)), (baseline, a.baseline)];
     for (name, against) in beside.iter().filter_map(|(name, a)| a.map(|a| (name, a))) {
         let top1 = 100.0 * against.top1;
         out::line(format_args!("  {name:<9}  {:10.4}  {:.3e}  {top1:.2} %", against.ppl, against.kl))?;

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use wordline_engine::{Capacity, EngineModel};
-use wordline_ir::{ActFormat, Numerics, Program, ProgramError};
+use wordline_ir::{ActFormat, Numerics, Program, ProgramError, WeightFormat};
 
 refused!(CheckpointError, EngineError, ProgramError, TokenizerError);
 
@@ -62,6 +62,27 @@ pub(super) enum Limbs {
     Two,
 }
 
+/// How a weight image holds matrices.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Weights {
+    /// int8, blocks of 32: 8.25 bits a weight
+    Int8,
+    /// 4-bit codes of uneven levels, blocks of 16: 4.5 bits a weight
+    Code4,
+    /// 4-bit floats E2M1, blocks of 16: 4.5 bits a weight, exact for what is stored as MXFP4
+    E2m1,
+}
+
+impl Weights {
+    fn format(self) -> WeightFormat {
+        match self {
+            Weights::Int8 => WeightFormat::Int8,
+            Weights::Code4 => WeightFormat::Code4,
+            Weights::E2m1 => WeightFormat::E2m1,
+        }
+    }
+}
+
 impl Limbs {
     fn format(self) -> ActFormat {
         match self {
@@ -75,6 +96,9 @@ impl Limbs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Numerics")]
 pub(super) struct NumericsArgs {
+    /// Format of the matrices, the embedding and the head among them
+    #[arg(long, value_name = "FORMAT")]
+    weights: Option<Weights>,
     /// Limbs of the rows that enter linear layers and the head
     #[arg(long, value_name = "LIMBS")]
     acts: Option<Limbs>,
@@ -90,6 +114,7 @@ impl NumericsArgs {
     pub(super) fn numerics(&self) -> Numerics {
         let usual = Numerics::default();
         Numerics {
+            weights: self.weights.map_or(usual.weights, Weights::format),
             acts: self.acts.map_or(usual.acts, Limbs::format),
             queries: self.queries.map_or(usual.queries, Limbs::format),
             probs: self.probs.map_or(usual.probs, Limbs::format),

@@ -45,7 +45,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
     /// Run this program (a file of `lower`, `asm` or an edited text) on the model's weights, at the program's numerics
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["acts", "queries", "probs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["weights", "acts", "queries", "probs"])]
     program: Option<PathBuf>,
     /// Do not print the prompt before the text
     #[arg(long)]

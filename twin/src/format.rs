@@ -12,8 +12,8 @@ const BLOCK: u64 = 32;
 /// How elements lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
-    /// The engine's tiles of 16 rows: an exponent a row and a scale byte a block before elements of so many bits.
-    Tiles { bits: u64 },
+    /// The engine's tiles of 16 rows: an exponent a row and a scale byte a group, before elements of so many bits.
+    Tiles { bits: u64, group: u64 },
     /// So many bits an element, scales and all, in thousandths.
     Flat { millibits: u64 },
 }
@@ -47,14 +47,21 @@ const fn flat(
     Format { name, layout: Layout::Flat { millibits }, element_bits, group, operand_bits, runs: false, about }
 }
 
-const fn tiles(name: &'static str, bits: u64, about: &'static str) -> Format {
-    let layout = Layout::Tiles { bits };
-    Format { name, layout, element_bits: bits as u32, group: BLOCK as u32, operand_bits: 0, runs: true, about }
+const fn tiles(name: &'static str, bits: u64, group: u64, about: &'static str) -> Format {
+    let layout = Layout::Tiles { bits, group };
+    Format { name, layout, element_bits: bits as u32, group: group as u32, operand_bits: 0, runs: true, about }
 }
 
 /// Every format of weights by name. Beside them `bits:B` prices B bits an element with 16-bit operands.
 pub const WEIGHT_FORMATS: &[Format] = &[
-    tiles("int8", 8, "the engine's: int8, blocks of 32, a scale byte a block, tiles of 16 rows"),
+    tiles("int8", 8, BLOCK, "the engine's: int8, blocks of 32, a scale byte a block, tiles of 16 rows"),
+    tiles(
+        "code4",
+        4,
+        16,
+        "the engine's: 4-bit codes of uneven levels, blocks of 16, a scale byte a block, tiles of 16 rows",
+    ),
+    tiles("e2m1", 4, 16, "the engine's: 4-bit floats, blocks of 16, a scale byte a block, tiles of 16 rows"),
     flat("f32", 32_000, 32, 0, 32, "32-bit floats"),
     flat("bf16", 16_000, 16, 0, 16, "16-bit floats with 8 bits of exponent"),
     flat("fp16", 16_000, 16, 0, 16, "16-bit floats"),
@@ -77,7 +84,7 @@ pub const WEIGHT_FORMATS: &[Format] = &[
 
 /// Every format of caches by name. Beside them `bits:B`.
 pub const KV_FORMATS: &[Format] = &[
-    tiles("int8", 8, "the engine's: keys and values in int8 pages of 32 positions"),
+    tiles("int8", 8, BLOCK, "the engine's: keys and values in int8 pages of 32 positions"),
     flat("f32", 32_000, 32, 0, 32, "32-bit floats"),
     flat("bf16", 16_000, 16, 0, 16, "16-bit floats with 8 bits of exponent"),
     flat("fp16", 16_000, 16, 0, 16, "16-bit floats"),
@@ -117,9 +124,9 @@ impl Format {
     #[must_use]
     pub fn matrix_bytes(&self, rows: u64, cols: u64) -> u64 {
         match self.layout {
-            Layout::Tiles { bits } => {
+            Layout::Tiles { bits, group } => {
                 let blocks = cols.div_ceil(BLOCK);
-                let scales = (TILE * (1 + blocks)).next_multiple_of(64);
+                let scales = (TILE * (1 + blocks * (BLOCK / group))).next_multiple_of(64);
                 let tile = scales.saturating_add(blocks.saturating_mul(BLOCK * TILE * bits / 8));
                 rows.div_ceil(TILE).saturating_mul(tile)
             }
@@ -148,7 +155,7 @@ impl Format {
     #[must_use]
     pub fn flat_bytes(&self, elements: u64) -> u64 {
         let millibits = match self.layout {
-            Layout::Tiles { bits } => bits * 1000,
+            Layout::Tiles { bits, .. } => bits * 1000,
             Layout::Flat { millibits } => millibits,
         };
         let bytes = (u128::from(elements) * u128::from(millibits)).div_ceil(8000);

@@ -3,6 +3,7 @@
 use super::{ALIGN, CHUNK, Digest, FIXED, VERSION, sha256};
 use std::ops::Range;
 use wordline_ir::{Program, Tensor, TensorId, TensorKind, WeightFormat};
+use wordline_kernels::format::Weights;
 use wordline_kernels::matvec::{MatrixLayout, StackLayout};
 
 /// Why a program's tensors have no layout.
@@ -51,12 +52,12 @@ pub enum Form {
 }
 
 impl Form {
-    fn of(tensor: &Tensor) -> Result<Self, wordline_kernels::matvec::LayoutError> {
+    fn of(tensor: &Tensor, weights: Weights) -> Result<Self, wordline_kernels::matvec::LayoutError> {
         Ok(match tensor.kind {
-            TensorKind::Matrix => Form::Matrix(MatrixLayout::new(tensor.rows, tensor.cols)?),
+            TensorKind::Matrix => Form::Matrix(MatrixLayout::of(weights, tensor.rows, tensor.cols)?),
             TensorKind::Stack { experts } => {
                 let rows = tensor.rows.checked_div(experts).unwrap_or(0);
-                Form::Stack(StackLayout::new(experts, rows, tensor.cols)?)
+                Form::Stack(StackLayout::of(weights, experts, rows, tensor.cols)?)
             }
             TensorKind::Plain => Form::Plain,
         })
@@ -137,10 +138,11 @@ impl ImageLayout {
 
     fn with(program: &Program, held: impl Fn(usize) -> bool) -> Result<Self, LayoutError> {
         let mut places = Vec::with_capacity(program.tensors.len());
+        let weights = stored(program.identity.numerics.weights);
         let (mut chunks, mut at) = (0_usize, 0_u128);
         for (index, tensor) in program.tensors.iter().enumerate() {
             let refuse = |source| LayoutError::Matrix { tensor: tensor.name.clone(), source };
-            let form = Form::of(tensor).map_err(refuse)?;
+            let form = Form::of(tensor, weights).map_err(refuse)?;
             let len = if held(index) { form.bytes(tensor) } else { 0 };
             let part = form.part_bytes(tensor.cols);
             let chunk = (CHUNK / part).max(1) * part;
@@ -198,6 +200,15 @@ impl ImageLayout {
     #[must_use]
     pub fn place(&self, id: TensorId) -> Option<&Place> {
         self.places.get(id.index()).filter(|place| place.len > 0)
+    }
+}
+
+/// How a program's weight format reads to the kernels.
+fn stored(weights: WeightFormat) -> Weights {
+    match weights {
+        WeightFormat::Int8 => Weights::Int8,
+        WeightFormat::Code4 => Weights::Code4,
+        WeightFormat::E2m1 => Weights::E2m1,
     }
 }
 

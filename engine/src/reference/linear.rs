@@ -1,5 +1,6 @@
 //! Matrix products of the reference units: f32 weights, f64 sums.
 
+use super::q4_k::q4_k;
 use crate::team::{Columns, Team};
 
 /// Output rows that one part computes at a time.
@@ -17,13 +18,15 @@ pub enum Linear {
     /// Both sides rounded to int8 in blocks of 32 along the reduction, scale max/127 in f32: what common 8-bit kernels
     /// do. The baseline that the engine's own format is compared with.
     Q8,
+    /// Weights as Q4_K stores them ([`q4_k`]), activations as they are: what common 4-bit kernels start from.
+    Q4K,
 }
 
 impl Linear {
-    /// A row as its product sees it, in f64.
+    /// A row of activations as its product sees it, in f64.
     pub(crate) fn widen(self, row: &[f32], out: &mut [f64]) {
         match self {
-            Linear::Exact => out.iter_mut().zip(row).for_each(|(out, v)| *out = f64::from(*v)),
+            Linear::Exact | Linear::Q4K => out.iter_mut().zip(row).for_each(|(out, v)| *out = f64::from(*v)),
             Linear::Q8 => {
                 for (out, block) in out.chunks_mut(BLOCK).zip(row.chunks(BLOCK)) {
                     let scale = block.iter().fold(0.0_f32, |max, v| max.max(v.abs())) / 127.0;
@@ -33,6 +36,16 @@ impl Linear {
                     }
                 }
             }
+        }
+    }
+}
+
+impl Linear {
+    /// A row of weights as its product sees it, in f64.
+    fn widen_weights(self, row: &[f32], out: &mut [f64]) {
+        match self {
+            Linear::Exact | Linear::Q8 => self.widen(row, out),
+            Linear::Q4K => q4_k(row, out),
         }
     }
 }
@@ -64,7 +77,7 @@ impl Product<'_> {
             let count = TILE.min(outputs - first);
             let mut weights = vec![0.0; count * self.cols];
             for (i, row) in weights.chunks_mut(self.cols).enumerate() {
-                self.linear.widen(&self.weight[(first + i) * self.cols..][..self.cols], row);
+                self.linear.widen_weights(&self.weight[(first + i) * self.cols..][..self.cols], row);
             }
             for (row, x) in self.x.chunks(self.cols).enumerate() {
                 // SAFETY: part `part` alone writes the columns of its own output rows.

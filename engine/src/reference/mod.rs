@@ -1,10 +1,11 @@
 //! `ReferenceUnits`: the commands in f64 on unquantised f32 weights, for tests, `verify` and `accuracy`.
 //!
 //! Slots hold f32, as the reference framework's tensors do; every sum and function between two slots is f64. Nothing
-//! is quantised, except that [`Linear::Q8`] rounds both sides of linear layers and the head.
+//! is quantised, except that [`Linear::Q8`] rounds both sides of linear layers and the head, [`Linear::Q4K`] their weights.
 
 mod functions;
 mod linear;
+mod q4_k;
 mod routed;
 mod state;
 

@@ -130,11 +130,12 @@ pub(crate) fn any_program() -> impl Strategy<Value = Program> {
     let text = || "\\PC{0,12}|[a-z0-9_.]{1,12}";
     let size = || prop_oneof![any::<usize>(), 0..100_usize];
     let limbs = || prop::sample::select(ActFormat::ALL.to_vec());
-    let identity = (text(), text(), limbs(), limbs(), limbs(), any::<u8>(), size(), size(), size()).prop_map(
-        |(family, spec, acts, queries, probs, lanes, ctx, first_layer, last_layer)| Identity {
+    let weights = prop::sample::select(WeightFormat::ALL.to_vec());
+    let identity = (text(), text(), weights, limbs(), limbs(), limbs(), any::<u8>(), size(), size(), size()).prop_map(
+        |(family, spec, weights, acts, queries, probs, lanes, ctx, first_layer, last_layer)| Identity {
             family,
             spec,
-            numerics: Numerics { weights: WeightFormat::Int8, acts, queries, probs, lanes },
+            numerics: Numerics { weights, acts, queries, probs, lanes },
             cut: Cut { ctx, first_layer, last_layer },
         },
     );
