@@ -213,7 +213,7 @@ impl From<UploadError> for Failure {
     fn from(error: UploadError) -> Self {
         match error {
             UploadError::Gpu(error) => Self::Gpu(error),
-            UploadError::Layout(error) => Self::Test(error.to_string()),
+            error @ (UploadError::Layout(_) | UploadError::Weights(_)) => Self::Test(error.to_string()),
         }
     }
 }
