@@ -190,7 +190,7 @@ impl<'a> ActRows<'a> {
     /// Take the first `rows` rows out.
     #[must_use]
     pub fn take(&mut self, rows: usize) -> Self {
-        let out = RowOut { q8: &mut [], q16: &mut [], fix: &mut [], scale: &mut [] };
+        let out = RowOut { q8: &mut [], q16: &mut [], fix: &mut [], half: &mut [], scale: &mut [] };
         let none = Self { first: self.first, rows: 0, cols: self.cols, limbs: self.limbs, out };
         let (head, tail) = std::mem::replace(self, none).split_at(rows);
         *self = tail;
