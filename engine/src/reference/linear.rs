@@ -41,11 +41,12 @@ impl Linear {
 }
 
 impl Linear {
-    /// A row of weights as its product sees it, in f64.
-    fn widen_weights(self, row: &[f32], out: &mut [f64]) {
+    /// Make a row of weights what the file that is emulated would hold, once, when it is read. An embedding that is the
+    /// head's matrix too is looked up in it, as it is there.
+    pub(crate) fn store(self, row: &mut [f32]) {
         match self {
-            Linear::Exact | Linear::Q8 => self.widen(row, out),
-            Linear::Q4K => q4_k(row, out),
+            Linear::Exact | Linear::Q8 => {}
+            Linear::Q4K => q4_k(row),
         }
     }
 }
@@ -77,7 +78,7 @@ impl Product<'_> {
             let count = TILE.min(outputs - first);
             let mut weights = vec![0.0; count * self.cols];
             for (i, row) in weights.chunks_mut(self.cols).enumerate() {
-                self.linear.widen_weights(&self.weight[(first + i) * self.cols..][..self.cols], row);
+                self.linear.widen(&self.weight[(first + i) * self.cols..][..self.cols], row);
             }
             for (row, x) in self.x.chunks(self.cols).enumerate() {
                 // SAFETY: part `part` alone writes the columns of its own output rows.

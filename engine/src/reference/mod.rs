@@ -72,6 +72,8 @@ impl ReferenceUnits {
                 let first = chunk * READ_ROWS;
                 if let Err(error) = source.read_rows(tensor, first..first + out.len() / tensor.cols, out) {
                     *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(error);
+                } else if tensor.kind != TensorKind::Plain {
+                    out.chunks_mut(tensor.cols).for_each(|row| linear.store(row));
                 }
             });
             if let Some(error) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {

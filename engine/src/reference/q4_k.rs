@@ -13,8 +13,8 @@ const SUPER: usize = 256;
 const TOP: f32 = 15.0;
 
 /// A row as Q4_K stores it.
-pub(super) fn q4_k(row: &[f32], out: &mut [f64]) {
-    for (row, out) in row.chunks(SUPER).zip(out.chunks_mut(SUPER)) {
+pub(super) fn q4_k(row: &mut [f32]) {
+    for row in row.chunks_mut(SUPER) {
         let fits: Vec<(f32, f32)> = row.chunks(BLOCK).map(fit).collect();
         let largest = |of: fn(&(f32, f32)) -> f32| fits.iter().map(of).fold(0.0, f32::max);
         let (scale, min) = (largest(|f| f.0), largest(|f| f.1));
@@ -22,11 +22,11 @@ pub(super) fn q4_k(row: &[f32], out: &mut [f64]) {
             if largest > 0.0 { (63.0 / largest * value).round_ties_even().min(63.0) } else { 0.0 }
         };
         let (d, d_min) = (f16(scale / 63.0), f16(min / 63.0));
-        for ((row, out), fit) in row.chunks(BLOCK).zip(out.chunks_mut(BLOCK)).zip(&fits) {
+        for (block, fit) in row.chunks_mut(BLOCK).zip(&fits) {
             let (step, below) = (d * six(fit.0, scale), d_min * six(fit.1, min));
-            for (out, v) in out.iter_mut().zip(row) {
-                let code = if step > 0.0 { ((v + below) / step).round_ties_even().clamp(0.0, TOP) } else { 0.0 };
-                *out = f64::from(step * code - below);
+            for v in block {
+                let code = if step > 0.0 { ((*v + below) / step).round_ties_even().clamp(0.0, TOP) } else { 0.0 };
+                *v = step * code - below;
             }
         }
     }
@@ -102,19 +102,19 @@ mod tests {
     #[test]
     fn a_grid_is_kept() {
         let row: Vec<f32> = (0..SUPER + 40).map(|i| (i * 7 % 16) as f32 * 63.0 * 2f32.powi(-9)).collect();
-        let mut out = vec![1.0; row.len()];
-        q4_k(&row, &mut out);
+        let mut out = row.clone();
+        q4_k(&mut out);
         for (v, q) in row.iter().zip(&out) {
-            assert!((f64::from(*v) - q).abs() < 1e-3, "{v} became {q}");
+            assert!((v - q).abs() < 1e-3, "{v} became {q}");
         }
     }
 
     #[test]
     fn the_search_leaves_less_than_plain_rounding() {
         let row: Vec<f32> = (0..SUPER).map(|i| libm::sinf(i as f32 * 12.9898) * libm::cosf(i as f32 * 4.1)).collect();
-        let mut out = vec![0.0; SUPER];
-        q4_k(&row, &mut out);
-        let error: f64 = row.iter().zip(&out).map(|(v, q)| (f64::from(*v) - q).powi(2)).sum();
+        let mut out = row.clone();
+        q4_k(&mut out);
+        let error: f64 = row.iter().zip(&out).map(|(v, q)| f64::from(v - q).powi(2)).sum();
         let square: f64 = row.iter().map(|v| f64::from(*v).powi(2)).sum();
         let plain: f64 = row
             .chunks(BLOCK)
@@ -127,7 +127,8 @@ mod tests {
             })
             .sum();
         assert!(error < 0.8 * plain && error < 0.01 * square, "{error} of {square}, plain {plain}");
-        q4_k(&vec![0.0; 70], &mut out[..70]);
-        assert!(out[..70].iter().all(|v| *v == 0.0));
+        let mut zeros = [0.0; 70];
+        q4_k(&mut zeros);
+        assert!(zeros.iter().all(|v| *v == 0.0));
     }
 }
