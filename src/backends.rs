@@ -76,7 +76,9 @@ impl Backend {
         threads: usize,
     ) -> Result<EngineModel, ModelError> {
         #[cfg(feature = "gpu")]
-        if let (Some(methods), Ok(gpu)) = (self.methods(), device()) {
+        if let Some(methods) = self.methods()
+            && let Ok(gpu) = device()
+        {
             return EngineModel::gpu(sequencer, capacity, image, (gpu, methods), kernels, threads);
         }
         EngineModel::int8(sequencer, capacity, image, kernels, threads)

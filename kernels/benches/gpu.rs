@@ -43,6 +43,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) n
 }
 ";
 
+fn now() -> u64 {
+    static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    START.elapsed().as_nanos() as u64
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let has = |name: &str| args.iter().any(|a| a == name);
@@ -59,8 +64,8 @@ fn main() {
     let start = std::time::Instant::now();
     let unit = DeviceArray::new(&gpu, best, Lanes::default()).expect("no method of the array unit passes");
     println!("{:?}\ngate: {:.2} s", unit.report().methods, start.elapsed().as_secs_f64());
-    println!("{:.0} probe GEMMs/s", unit.gemms_per_second().expect("the probe runs"));
-    let clock = Clock::new(&gpu).expect("a clock");
+    println!("{:.0} probe GEMMs/s", unit.gemms_per_second(now).expect("the probe runs"));
+    let clock = Clock::new(&gpu, now).expect("a clock");
     let small = has("--small");
     let rates = Rates::measure(&gpu, &clock, if small { 64 << 20 } else { 2 << 30 }, 8).expect("rates");
     println!("read {:.0} GB/s, copy {:.0} GB/s", rates.read / 1e9, rates.copy / 1e9);

@@ -99,6 +99,21 @@ pub(super) struct NumericsArgs {
     /// Format of the matrices, the embedding and the head among them
     #[arg(long, value_name = "FORMAT")]
     weights: Option<Weights>,
+    #[command(flatten)]
+    limbs: LimbArgs,
+}
+
+impl NumericsArgs {
+    pub(super) fn numerics(&self) -> Numerics {
+        let limbs = self.limbs.numerics();
+        Numerics { weights: self.weights.map_or(limbs.weights, Weights::format), ..limbs }
+    }
+}
+
+/// The knobs of quantised rows; without them the pinned defaults.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Numerics")]
+pub(super) struct LimbArgs {
     /// Limbs of the rows that enter linear layers and the head
     #[arg(long, value_name = "LIMBS")]
     acts: Option<Limbs>,
@@ -110,11 +125,10 @@ pub(super) struct NumericsArgs {
     probs: Option<Limbs>,
 }
 
-impl NumericsArgs {
+impl LimbArgs {
     pub(super) fn numerics(&self) -> Numerics {
         let usual = Numerics::default();
         Numerics {
-            weights: self.weights.map_or(usual.weights, Weights::format),
             acts: self.acts.map_or(usual.acts, Limbs::format),
             queries: self.queries.map_or(usual.queries, Limbs::format),
             probs: self.probs.map_or(usual.probs, Limbs::format),

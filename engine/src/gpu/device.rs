@@ -480,7 +480,7 @@ impl Device {
                 let bytes = &bytes[*offset as usize..][..region.size() as usize];
                 let values: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
                 let width = values.len() / plan_rows(kept, rows.len()).max(1);
-                let to = found.entry(*slot).or_insert_with(Vec::new);
+                let to = found.entry(*slot).or_default();
                 if moves || kept.is_none() {
                     to.extend(values);
                 } else {

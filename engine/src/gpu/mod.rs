@@ -22,6 +22,7 @@ use crate::units::{self, Counters, Failure, StepRow, UnitError, Units};
 use device::{Device, Step, StepFault};
 use recorded::{Recorded, record_all};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use wordline_ir::Slot;
 use wordline_kernels::gpu::floats;
@@ -299,10 +300,10 @@ impl Units for GpuUnits {
             Active::Cpu(units) => return units.slot(slot),
             Active::Device(device) => device,
         };
-        if !self.slots.contains_key(&slot) {
+        if let Entry::Vacant(free) = self.slots.entry(slot) {
             match device.slot(slot) {
                 Ok(values) => {
-                    self.slots.insert(slot, values);
+                    free.insert(values);
                 }
                 Err(error) => self.notices.push(format!("slot '{}' could not be read back: {error}", slot.name())),
             }

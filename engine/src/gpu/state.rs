@@ -167,7 +167,7 @@ impl States {
                 }
             }
             for region in layer.ring.iter().chain(&layer.memory) {
-                let size = region.size() / self.states as u64 & !3;
+                let size = (region.size() / self.states as u64) & !3;
                 parts.push(region.part(state as u64 * size, size)?);
             }
         }

@@ -6,7 +6,11 @@
 //! of their own, or all its bindings are `read_write`.
 
 use super::device::{Gpu, GpuError, Pipeline};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Longest time that another thread may hold back the word that memory is mapped.
+const TOLD: Duration = Duration::from_secs(10);
 
 /// A run of bytes of a buffer.
 #[derive(Clone, Debug)]
@@ -159,19 +163,19 @@ impl Staging {
         }
         let refused = |reason: String| GpuError::Refused { what, reason };
         let slice = self.0.slice(..end);
-        let mapped = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&mapped);
+        let (tell, told) = mpsc::sync_channel(1);
         gpu.scope("reading back", |_| {
             slice.map_async(wgpu::MapMode::Read, move |result| {
-                *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                // Whoever waited has given up when nobody is there to be told.
+                let _ = tell.send(result);
             });
         })?;
         gpu.wait(None)?;
-        let result = mapped.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match result {
-            Some(Ok(())) => {}
-            Some(Err(e)) => return Err(refused(e.to_string())),
-            None => return Err(refused("the device did not map its memory".to_owned())),
+        // Another thread that waits for the same device may have taken the word and not passed it on yet.
+        match told.recv_timeout(TOLD) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => return Err(refused(e.to_string())),
+            Err(_) => return Err(refused("the device did not map its memory".to_owned())),
         }
         let seen = match slice.get_mapped_range() {
             Ok(view) => Ok(see(&view[..size as usize])),

@@ -1,7 +1,7 @@
 //! `wordline twin diff`: two prices beside each other.
 
 use super::source::{LoadArgs, MachineArgs, Source, open_machine};
-use crate::cli::args::{JsonArg, NumericsArgs};
+use crate::cli::args::{JsonArg, LimbArgs};
 use crate::cli::failure::Failure;
 use crate::cli::out;
 use clap::{ArgGroup, Args as ClapArgs};
@@ -32,14 +32,14 @@ pub(super) struct Args {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
-    numerics: NumericsArgs,
+    limbs: LimbArgs,
     #[command(flatten)]
     json: JsonArg,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let knobs = MachineArgs { machine: None, set: args.set.clone(), devices: None, stages: None };
-    let numerics = args.numerics.numerics();
+    let numerics = args.limbs.numerics();
     let price = |source: &Source, machine: &Machine| -> Result<Report, Failure> {
         let subject = Subject::new(&source.program, &args.load.formats()?)?;
         Ok(Report::of(&subject, machine, &args.load.load(false)?, Ask::default())?)

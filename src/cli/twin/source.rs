@@ -1,6 +1,6 @@
 //! What the twin's subcommands price, on what, and under which load.
 
-use crate::cli::args::NumericsArgs;
+use crate::cli::args::LimbArgs;
 use crate::cli::failure::{Failure, chain};
 use crate::cli::program_file::{read_bytes, read_program, read_text};
 use crate::model::Model;
@@ -24,7 +24,7 @@ pub(in crate::cli) struct SourceArgs {
     #[arg(long, value_name = "NAME")]
     pub(in crate::cli) shape: Option<String>,
     #[command(flatten)]
-    pub(in crate::cli) numerics: NumericsArgs,
+    pub(in crate::cli) limbs: LimbArgs,
 }
 
 /// A step to price.
@@ -35,7 +35,7 @@ pub(in crate::cli) struct Source {
 
 impl SourceArgs {
     pub(in crate::cli) fn open(&self) -> Result<Source, Failure> {
-        let numerics = self.numerics.numerics();
+        let numerics = self.limbs.numerics();
         match (&self.shape, &self.model) {
             (Some(shape), _) => Source::shape(shape, &numerics),
             (None, Some(model)) => Source::open(model, &numerics),
