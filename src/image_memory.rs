@@ -50,19 +50,20 @@ pub fn hold(map: Mmap, threads: usize) -> ImageBytes {
         return ImageBytes::Mapped(map);
     }
     let Ok(mut memory) = zeroed(map.len()) else { return ImageBytes::Mapped(map) };
-    let pieces = std::sync::Mutex::new(memory.chunks_mut(PIECE).zip(map.chunks(PIECE)));
-    std::thread::scope(|scope| {
-        for _ in 0..threads.clamp(1, 16) {
-            scope.spawn(|| {
-                loop {
-                    let next = pieces.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-                    let Some((to, from)) = next else { return };
-                    to.copy_from_slice(from);
-                }
-            });
-        }
-    });
-    drop(pieces);
+    {
+        let pieces = std::sync::Mutex::new(memory.chunks_mut(PIECE).zip(map.chunks(PIECE)));
+        std::thread::scope(|scope| {
+            for _ in 0..threads.clamp(1, 16) {
+                scope.spawn(|| {
+                    loop {
+                        let next = pieces.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+                        let Some((to, from)) = next else { return };
+                        to.copy_from_slice(from);
+                    }
+                });
+            }
+        });
+    }
     ImageBytes::Held(memory)
 }
 

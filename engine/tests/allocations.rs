@@ -2,6 +2,8 @@
 //!
 //! The one test of this binary, so that nothing else runs beside it.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on without ends it")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

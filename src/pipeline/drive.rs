@@ -34,10 +34,16 @@ pub enum DriveError {
     Stage(#[from] StageError),
     /// The head's run failed.
     #[error(transparent)]
-    Head(#[from] HeadError),
+    Head(Box<HeadError>),
     /// The record cannot be written.
     #[error("the record: {0}")]
     Record(#[from] std::io::Error),
+}
+
+impl From<HeadError> for DriveError {
+    fn from(error: HeadError) -> Self {
+        Self::Head(Box::new(error))
+    }
 }
 
 /// What a stage does with an assignment: its worker and what to say, or an error's name and text.

@@ -215,13 +215,13 @@ impl Tensors<'_> {
         let delta = self.delta_layers(family, layers)?;
         let only = keys.or("mlp_only_layers", Vec::<usize>::new())?;
         let step = self.size("decoder_sparse_step", 1)?;
-        for layer in 0..layers {
+        for (layer, is_delta) in delta.into_iter().enumerate() {
             let at = format!("layers.{layer}");
             for norm in ["input_layernorm", "post_attention_layernorm"].iter().chain(family.around) {
                 self.add(&format!("{at}.{norm}.weight"), &[hidden]);
             }
             match &family.delta {
-                Some(fusion) if delta[layer] => self.delta(&format!("{at}.linear_attn"), fusion, hidden)?,
+                Some(fusion) if is_delta => self.delta(&format!("{at}.linear_attn"), fusion, hidden)?,
                 _ => self.attention(&format!("{at}.self_attn"), family, hidden)?,
             }
             let at = format!("{at}.mlp");
@@ -340,7 +340,8 @@ impl Tensors<'_> {
     fn learned(&mut self) -> Result<(), ArchError> {
         let keys = self.keys;
         let size = |key: &str, usual: &str| -> Result<usize, ArchError> {
-            (keys.size(key)?, keys.size(usual)?);
+            keys.size(key)?;
+            keys.size(usual)?;
             keys.alias::<usize>(key, usual)?.ok_or_else(|| ArchError::MissingKey { key: keys.name(key) })
         };
         let hidden = size("n_embd", "hidden_size")?;

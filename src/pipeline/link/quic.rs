@@ -153,7 +153,6 @@ impl Quic {
     }
 
     /// Something that sends to peers from another thread.
-    #[must_use]
     pub fn sender(&self) -> impl Fn(&Key, Vec<u8>) + Send + use<> {
         let shared = self.shared.clone();
         move |peer, bytes| shared.send(peer, bytes)

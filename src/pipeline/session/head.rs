@@ -178,6 +178,9 @@ enum Phase {
     Ended,
 }
 
+/// A hop's position and its hidden state.
+type Copied = (u32, Vec<f32>);
+
 /// The head from its first guest to the last token.
 #[derive(Debug)]
 pub struct HeadSession {
@@ -196,7 +199,7 @@ pub struct HeadSession {
     returns: VecDeque<(usize, Vec<f32>)>,
     laps: BTreeMap<(u32, u32), Lap>,
     /// Copies of hops for the audit, by sequence and stage.
-    copies: BTreeMap<(u32, u32), Vec<(u32, Vec<f32>)>>,
+    copies: BTreeMap<(u32, u32), Vec<Copied>>,
     traces: BTreeMap<(u32, u32), Vec<Trace>>,
     lost: Vec<String>,
     error: Option<HeadError>,
@@ -282,7 +285,7 @@ impl HeadSession {
     /// What was copied of a stage's hops for the audit, and what the stage says that it made of them.
     #[must_use]
     pub fn audited(&self) -> Vec<Audited> {
-        let of = |(sequence, stage): (u32, u32), hops: &Vec<(u32, Vec<f32>)>| Audited {
+        let of = |(sequence, stage): (u32, u32), hops: &Vec<Copied>| Audited {
             stage,
             sequence,
             hops: hops.clone(),

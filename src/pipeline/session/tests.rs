@@ -90,6 +90,9 @@ struct Stage<'a> {
     fast: bool,
 }
 
+/// What a link makes of a message.
+type Bend<'a> = dyn FnMut(&Key, &Key, Message) -> Vec<Message> + 'a;
+
 /// A head and its stages on one thread, under one clock that the test moves.
 struct Ring<'a> {
     model: &'a Model,
@@ -105,7 +108,7 @@ struct Ring<'a> {
     records: Vec<Entry>,
     now: Duration,
     /// Changes a message on its way; none: as it is. Several: duplicates.
-    bend: Box<dyn FnMut(&Key, &Key, Message) -> Vec<Message> + 'a>,
+    bend: Box<Bend<'a>>,
 }
 
 struct Setup {
@@ -185,7 +188,7 @@ impl<'a> Ring<'a> {
         let key = [name; 32];
         let introduction = Introduction { hello: hello(capacity), memory: 1 << 40, addresses: Vec::new() };
         let session = StageSession::new(key, HEAD, secret, introduction, |c| sign(&key, c), verify);
-        let fast = name % 2 == 0;
+        let fast = name.is_multiple_of(2);
         self.stages.insert(key, Stage { session, worker: None, model, dead: false, frozen: false, fast });
     }
 
