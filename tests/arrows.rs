@@ -195,13 +195,14 @@ fn the_oracles_program_reaches_no_engine() {
 }
 
 /// Files outside `ir/` that take commands apart or make them, and why.
-const COMMANDS: [(&str, &str); 7] = [
+const COMMANDS: [(&str, &str); 8] = [
     ("engine/src/sequencer.rs", "the one dispatch"),
     ("engine/src/model", "which tables positions and tokens index"),
     ("engine/src/int8/mod.rs", "which convolutions there are"),
     ("engine/src/gpu/device.rs", "which tensors the device multiplies and which it looks up"),
     ("lowering/src/blocks", "the readers make commands"),
     ("lowering/src/hand", "the oracle makes commands"),
+    ("twin/src/subject.rs", "what a command costs, kind by kind"),
     ("lowering/src/split.rs", "which layer a command belongs to"),
 ];
 

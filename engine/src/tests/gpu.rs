@@ -60,7 +60,7 @@ fn sequences_of_a_batch_keep_apart_on_the_device() {
             // More rows than run together in one pass, some of them without logits, sequences mixed.
             let mut rows: Vec<Row> = Vec::new();
             for (i, token) in tokens.iter().enumerate() {
-                let at = |k: usize| Row { seq: seqs[k], token: *token, logits: (i + k) % 3 == 0 };
+                let at = |k: usize| Row { seq: seqs[k], token: *token, logits: (i + k).is_multiple_of(3) };
                 rows.extend([at(i % 2), at(2)]);
             }
             bits.extend(model.step(&rows[..100]).unwrap().values());

@@ -215,13 +215,15 @@ impl Tensors<'_> {
         let delta = self.delta_layers(family, layers)?;
         let only = keys.or("mlp_only_layers", Vec::<usize>::new())?;
         let step = self.size("decoder_sparse_step", 1)?;
-        for (layer, is_delta) in delta.into_iter().enumerate() {
+        for layer in 0..layers {
             let at = format!("layers.{layer}");
             for norm in ["input_layernorm", "post_attention_layernorm"].iter().chain(family.around) {
                 self.add(&format!("{at}.{norm}.weight"), &[hidden]);
             }
             match &family.delta {
-                Some(fusion) if is_delta => self.delta(&format!("{at}.linear_attn"), fusion, hidden)?,
+                Some(fusion) if delta.get(layer) == Some(&true) => {
+                    self.delta(&format!("{at}.linear_attn"), fusion, hidden)?
+                }
                 _ => self.attention(&format!("{at}.self_attn"), family, hidden)?,
             }
             let at = format!("{at}.mlp");
