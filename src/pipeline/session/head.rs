@@ -201,6 +201,10 @@ pub struct HeadSession {
     /// Copies of hops for the audit, by sequence and stage.
     copies: BTreeMap<(u32, u32), Vec<Copied>>,
     traces: BTreeMap<(u32, u32), Vec<Trace>>,
+    /// Sequences whose answers are written while stages may still be telling of their last lap: answer and lap.
+    closing: BTreeMap<u32, (usize, u32)>,
+    /// When the telling is waited for no longer.
+    patience: Option<Duration>,
     lost: Vec<String>,
     error: Option<HeadError>,
     out: VecDeque<Action>,
@@ -227,6 +231,8 @@ impl HeadSession {
             laps: BTreeMap::new(),
             copies: BTreeMap::new(),
             traces: BTreeMap::new(),
+            closing: BTreeMap::new(),
+            patience: None,
             lost: Vec::new(),
             error: None,
             out: VecDeque::new(),
@@ -380,6 +386,9 @@ impl HeadSession {
         if self.phase != Phase::Running {
             return;
         }
+        if self.written() {
+            return self.settle(now);
+        }
         let overdue = self.answers.iter().find_map(|answer| {
             let flight = answer.flights.front().filter(|f| now.saturating_sub(f.sent) > self.config.lap)?;
             Some((answer.sequence?, *flight))
@@ -411,7 +420,26 @@ impl HeadSession {
         if let Err(error) = self.read_out(worker).and_then(|()| self.feed(worker, clock)) {
             return self.end(Some(error));
         }
-        if self.answers.iter().all(|answer| answer.ending.is_some()) {
+        if self.written() {
+            self.patience = Some(clock() + self.config.silence);
+            self.settle(clock());
+        }
+    }
+
+    /// Every answer is written.
+    fn written(&self) -> bool {
+        self.answers.iter().all(|answer| answer.ending.is_some())
+    }
+
+    /// End the run once every answer is written and every stage has said what it made of the last laps, or says nothing
+    /// for too long: a token can be back before a stage's own account of it.
+    fn settle(&mut self, now: Duration) {
+        let stages = 1..self.plan.as_ref().map_or(0, |plan| plan.stages.len() as u32);
+        let told = |sequence: u32, lap: u32, stage: u32| {
+            self.traces.get(&(sequence, stage)).is_some_and(|traces| traces.iter().any(|trace| trace.lap == lap))
+        };
+        let whole = self.closing.iter().all(|(sequence, (_, lap))| stages.clone().all(|s| told(*sequence, *lap, s)));
+        if whole || self.patience.is_none_or(|until| now > until) {
             self.end(None);
         }
     }
@@ -680,7 +708,7 @@ impl HeadSession {
     fn hop(&mut self, from: Key, hop: Hop, now: Duration) {
         let Some(plan) = &self.plan else { return };
         let (stage, last) = (plan.stage_of(&from), plan.stages.len() - 1);
-        let answer = self.answers.iter().position(|answer| answer.sequence == Some(hop.sequence));
+        let answer = self.answer_of(hop.sequence);
         let (Some(stage), Some(index), Phase::Running) = (stage, answer, self.phase) else {
             // Late: of a sequence that has ended or goes under another number now.
             return;
@@ -704,6 +732,12 @@ impl HeadSession {
             Next::Return if stage == last => self.returned(index, hop.lap, &hop.hidden, now),
             _ => self.lose(from, format!("address: a hop addressed {} came to the head", hop.next.code())),
         }
+    }
+
+    /// The answer that goes under this number, or did until it was written.
+    fn answer_of(&self, sequence: u32) -> Option<usize> {
+        let now = self.answers.iter().position(|answer| answer.sequence == Some(sequence));
+        now.or_else(|| self.closing.get(&sequence).map(|(answer, _)| *answer))
     }
 
     /// Rows have come back from their lap.
@@ -750,6 +784,7 @@ impl HeadSession {
             self.tell_stages(&Message::Token { sequence, index: position, token });
             if ended {
                 self.answers[index].sequence = None;
+                self.closing.insert(sequence, (index, self.answers[index].lap.saturating_sub(1)));
                 self.tell_stages(&Message::Finished { sequence: Some(sequence) });
                 worker.free(Some(sequence));
             }
@@ -773,8 +808,7 @@ impl HeadSession {
             record.queue.push(Duration::from_micros(trace.queue_us.into()));
         }
         self.traces.entry((sequence, trace.stage)).or_default().push(trace.clone());
-        let of = |answer: &Answer| answer.sequence == Some(sequence);
-        if let Some(index) = self.answers.iter().position(of) {
+        if let Some(index) = self.answer_of(sequence) {
             let slid = self.config.stateless && self.answers[index].ids.len() > self.config.room.step_rows as usize;
             self.compare(index, &trace, (layers.start, layers.end), slid);
             self.out.push_back(Action::Record(Entry::Hop { answer: index, trace }));
@@ -845,6 +879,11 @@ impl HeadSession {
             return;
         }
         self.lost.push(text.clone());
+        // What this ring still had to tell is not waited for.
+        self.closing.clear();
+        if self.phase == Phase::Running && self.written() {
+            return self.end(None);
+        }
         self.out.push_back(Action::Free(None));
         let (given, wanted) = (self.present(), self.config.stages);
         // Nothing is written yet: the ring that was asked for is waited for, not a smaller one made do with.
