@@ -1,6 +1,6 @@
 //! Asking memory for bytes before they are needed. A hint: no result depends on it, and any address may be named.
 
-/// Bytes that one [`line`] asks for.
+/// Bytes that one [`line()`] asks for.
 pub const LINE: usize = 64;
 
 /// Ask for the cache line at an address, to lie near this core but not in its way.

@@ -1,4 +1,4 @@
-//! Block-scaled int8: blocks of 32 values along the reduction dimension, int8 elements, one scale a block; and in [`book`]
+//! Block-scaled int8: blocks of 32 values along the reduction dimension, int8 elements, one scale a block; and in `book`
 //! the 4-bit formats whose codes name int8 levels.
 //!
 //! The quantiser is defined by integer operations on the bits of its f32 input, so that every device that can add,
@@ -25,9 +25,9 @@ pub enum Weights {
     /// int8 in blocks of 32: this module's own format.
     #[default]
     Int8,
-    /// 4 bits in blocks of 16: uneven int8 levels, signed searched scales ([`book`]).
+    /// 4 bits in blocks of 16: uneven int8 levels, signed searched scales (`book`).
     Code4,
-    /// 4 bits in blocks of 16: OCP's E2M1 values, searched scales ([`book`]).
+    /// 4 bits in blocks of 16: OCP's E2M1 values, searched scales (`book`).
     E2m1,
 }
 

@@ -119,6 +119,12 @@ pub fn stage(
     let mut session =
         StageSession::new(identity.key(), head, Some(&ticket.secret), introduction, sign, Identity::verify);
     session.inject(injection);
+    // The introduction goes out before the first beat: a head hangs up on a device that it does not know.
+    for action in session.actions() {
+        if let Action::Send { to, message, spoil } = action {
+            link.send(&to, bytes(&message, spoil));
+        }
+    }
     let mut worker: Option<Worker> = None;
     let heart = Heart::start(link, head, start);
     let mut dialled: BTreeMap<Key, u32> = BTreeMap::new();

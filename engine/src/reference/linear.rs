@@ -18,7 +18,7 @@ pub enum Linear {
     /// Both sides rounded to int8 in blocks of 32 along the reduction, scale max/127 in f32: what common 8-bit kernels
     /// do. The baseline that the engine's own format is compared with.
     Q8,
-    /// Weights as Q4_K stores them ([`q4_k`]), activations as they are: what common 4-bit kernels start from.
+    /// Weights as Q4_K stores them (`q4_k`), activations as they are: what common 4-bit kernels start from.
     Q4K,
 }
 
