@@ -1,6 +1,7 @@
 //! Engines for a model: the reference on the checkpoint's own weights, and the int8 one on its weight image.
 
 use crate::backends::Backend;
+use crate::checkpoint::FileError;
 use crate::image_cache::{CacheError, ImageCache};
 use crate::image_memory::{ImageBytes, hold, zeroed};
 use crate::model::Model;
@@ -34,6 +35,9 @@ pub enum EngineError {
     /// The weight image was refused, although it was built just now.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// The weights cannot be read, or fetched.
+    #[error(transparent)]
+    Weights(#[from] FileError),
     /// The units do not compute on this device.
     #[error("this device does not compute: {0}")]
     Units(#[from] UnitsError),
@@ -43,6 +47,11 @@ pub enum EngineError {
 pub trait Watch: Sync {
     /// `done` of `total` bytes of the weight image are built.
     fn building(&self, done: usize, total: usize) {
+        let _ = (done, total);
+    }
+
+    /// `done` of `total` bytes of weights have come from the Hub.
+    fn fetching(&self, done: u64, total: u64) {
         let _ = (done, total);
     }
 
@@ -93,6 +102,7 @@ impl Setup<'_> {
     /// The program is not sound, the capacity is none, or a weight cannot be read.
     pub fn reference(&self, linear: Linear) -> Result<EngineModel, EngineError> {
         let sequencer = Sequencer::new(self.program)?;
+        self.fetch()?;
         Ok(EngineModel::reference(sequencer, self.capacity, &self.model.checkpoint.weights, linear, self.threads)?)
     }
 
@@ -120,7 +130,7 @@ impl Setup<'_> {
     /// A weight cannot be read or quantised.
     pub fn image(&self) -> Result<Image, EngineError> {
         let layout = ImageLayout::of(self.program)?;
-        let content = Sha256::digest(self.model.checkpoint.weights.identity()).into();
+        let content = Sha256::digest(self.model.checkpoint.weights.identity()?).into();
         let key = key(&layout, content);
         let build = |out: &mut [u8]| self.build(&layout, content, out);
         if let Some(cache) = self.cache {
@@ -135,7 +145,7 @@ impl Setup<'_> {
                             cache.discard(&key);
                         }
                     },
-                    Err(CacheError::Build(error)) => return Err(error.into()),
+                    Err(CacheError::Build(error)) => return Err(error),
                     Err(error @ CacheError::Io { .. }) => {
                         self.watch.remark(&format!("{error}; the weight image is built in memory"));
                         break;
@@ -148,13 +158,25 @@ impl Setup<'_> {
         Ok(Image::open(self.program, ImageBytes::Held(bytes), Some(content))?)
     }
 
-    fn build(&self, layout: &ImageLayout, content: Digest, out: &mut [u8]) -> Result<(), BuildError> {
+    /// Bring the weights of the program here, where the model is on the Hub.
+    ///
+    /// # Errors
+    /// They cannot be fetched.
+    pub fn fetch(&self) -> Result<(), EngineError> {
+        let names = self.program.tensors.iter().flat_map(|t| &t.view.parts).map(|part| part.tensor.as_str());
+        self.model.checkpoint.weights.fetch(names, &|done, total| self.watch.fetching(done, total))?;
+        Ok(())
+    }
+
+    fn build(&self, layout: &ImageLayout, content: Digest, out: &mut [u8]) -> Result<(), EngineError> {
+        self.fetch()?;
         let progress = |done, total| {
             self.watch.building(done, total);
             true
         };
         let weights = &self.model.checkpoint.weights;
-        build_into(self.program, layout, weights, content, out, &mut Team::new(self.threads), &progress)
+        build_into(self.program, layout, weights, content, out, &mut Team::new(self.threads), &progress)?;
+        Ok(())
     }
 }
 

@@ -47,12 +47,36 @@ impl ImageCache {
     /// environment names none.
     #[must_use]
     pub fn of_user() -> Option<Self> {
-        let dir = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let env = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Self::folder_by(&env).map(Self::new)
+    }
+
+    /// Where the user's cache is by an environment that is given by a look-up.
+    #[must_use]
+    pub fn folder_by(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+        let dir = |name: &str| env(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let absolute = |path: &PathBuf| path.is_absolute();
-        let folder = dir(ENV)
+        dir(ENV)
             .or_else(|| dir("XDG_CACHE_HOME").filter(absolute).map(|d| d.join("wordline")))
-            .or_else(|| dir("HOME").filter(absolute).map(|d| d.join(".cache").join("wordline")))?;
-        Some(Self::new(folder))
+            .or_else(|| dir("HOME").filter(absolute).map(|d| d.join(".cache").join("wordline")))
+    }
+
+    /// Every image in the cache, with its length in bytes.
+    #[must_use]
+    pub fn list(&self) -> Vec<(PathBuf, u64)> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let images = entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "image"));
+        let mut found: Vec<_> = images.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.len()))).collect();
+        found.sort();
+        found
+    }
+
+    /// Remove every image. One that a program has mapped stays readable for it.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn clean(&self) -> io::Result<()> {
+        self.list().iter().try_for_each(|(path, _)| fs::remove_file(path))
     }
 
     /// The directory.

@@ -1,10 +1,13 @@
 //! `Model`: what MODEL names on the command line, a checkpoint with the settings that come with it.
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Folder};
+use crate::checkpoint::hub::{Hub, HubError, ModelId};
+use crate::checkpoint::{Checkpoint, CheckpointError, FileError, Folder, WeightsError};
 use crate::generate::chat::{ChatError, ChatTemplate, SpecialTokens};
 use crate::generate::config::{GenerationConfig, GenerationConfigError, token_ids};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
 
 /// MODEL that names the checkpoint inside the program.
 pub const DEMO: &str = "demo";
@@ -91,17 +94,30 @@ pub enum ModelFileError {
 }
 
 impl Model {
-    /// The checkpoint inside the program for `demo`, else the one in the directory of this name.
+    /// The model of this name: the checkpoint inside the program for `demo`, else the one in the directory of this name,
+    /// else the one on the Hub, reached as the environment says.
     ///
     /// # Errors
     /// The checkpoint was refused.
     pub fn open(name: &str) -> Result<Self, ModelFileError> {
-        let checkpoint = if name == DEMO {
-            Checkpoint::from_folder(Folder::Embedded { name: DEMO, files: DEMO_FILES })?
+        Self::open_by(name, Hub::from_env)
+    }
+
+    /// [`Model::open`] with a way to the Hub, which is asked for only when the name is one of the Hub's: `owner/name` or
+    /// `owner/name@revision`, and nothing on disk is called so.
+    ///
+    /// # Errors
+    /// The checkpoint was refused.
+    pub fn open_by(name: &str, hub: impl FnOnce() -> Result<Arc<Hub>, HubError>) -> Result<Self, ModelFileError> {
+        let folder = if name == DEMO {
+            Folder::Embedded { name: DEMO, files: DEMO_FILES }
+        } else if let Some(model) = on_hub(name) {
+            let repo = hub().and_then(|hub| hub.open(&model));
+            Folder::Hub(repo.map_err(|error| CheckpointError::File(error.into()))?)
         } else {
-            Checkpoint::open(name)?
+            Folder::open(name).map_err(CheckpointError::File)?
         };
-        Ok(Self { name: name.to_owned(), checkpoint })
+        Ok(Self { name: name.to_owned(), checkpoint: Checkpoint::from_folder(folder)? })
     }
 
     /// A file of the checkpoint; `None` when it is not there.
@@ -175,6 +191,29 @@ impl Model {
         self.checkpoint.folder.label(name)
     }
 }
+
+/// The model on the Hub that a name means; none when something on disk is called so, or no model can be.
+#[must_use]
+pub fn on_hub(name: &str) -> Option<ModelId> {
+    if Path::new(name).exists() { None } else { name.parse().ok() }
+}
+
+impl ModelFileError {
+    /// Why the Hub did not give the model, where that is the reason.
+    #[must_use]
+    pub fn hub(&self) -> Option<&HubError> {
+        match self {
+            Self::Checkpoint(
+                CheckpointError::File(FileError::Hub(error))
+                | CheckpointError::Weights(WeightsError::File(FileError::Hub(error))),
+            ) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The text files beside the config that commands read.
+pub const TEXT_FILES: [&str; 4] = [TOKENIZER, TOKENIZER_CONFIG, GENERATION, CHAT_JINJA];
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";

@@ -11,8 +11,8 @@ fn help_and_version() {
     let help = run(&["--help"]);
     assert_eq!(help.code, 0);
     for command in [
-        "inspect", "lower", "asm", "disasm", "isa", "diff", "run", "verify", "accuracy", "units", "bench", "plan",
-        "head", "stage", "replay",
+        "inspect", "fetch", "cache", "lower", "asm", "disasm", "isa", "diff", "run", "verify", "accuracy", "units",
+        "bench", "plan", "head", "stage", "replay",
     ] {
         assert!(help.out.contains(command), "{command}");
         assert_eq!(run(&[command, "--help"]).code, 0, "{command}");

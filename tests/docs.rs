@@ -94,7 +94,6 @@ fn keys(value: &Value, prefix: &str, open: &[&str], found: &mut BTreeSet<String>
 /// Every report has the keys of its example in docs/json.md, and no others.
 #[test]
 fn reports_are_as_documented() {
-    let document = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
     let llama = model_arg("given/llama");
     let reports: [(&str, Vec<&str>); 9] = [
         ("inspect", vec!["inspect", &llama, "--json"]),
@@ -107,18 +106,25 @@ fn reports_are_as_documented() {
         ("units --runs", vec!["units", "--runs", "--fixtures", "demo", "--json"]),
         ("bench", vec!["bench", "demo", "--pairs", "2", "--batch", "1,2", "--prefill", "8", "--json"]),
     ];
-    // Keyed by mnemonics, forms, fixtures; rotary scalings have fields of their kind.
-    let open = ["opcodes", "array.forms", "vector.forms", "runs", "rope", "decode[].us_by_command"];
     for (name, args) in reports {
-        let section = document.split("\n## ").find(|section| section.starts_with(&format!("`{name}`\n")));
-        let section = section.unwrap_or_else(|| panic!("docs/json.md has no section ## `{name}`"));
-        let example = section.split("```json\n").nth(1).and_then(|s| s.split("```").next());
-        let example: Value = serde_json::from_str(example.unwrap_or_else(|| panic!("{name} has no example"))).unwrap();
-        let (mut documented, mut found) = (BTreeSet::new(), BTreeSet::new());
-        keys(&example, "", &open, &mut documented);
-        keys(&run_json(&args), "", &open, &mut found);
-        assert_eq!(found, documented, "{name}");
+        documented(name, &run_json(&args));
     }
+}
+
+/// A report has the keys of its example in docs/json.md, and no others.
+pub(crate) fn documented(name: &str, report: &Value) {
+    let document = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
+    // Keyed by mnemonics, forms, fixtures, files; rotary scalings have fields of their kind.
+    let open =
+        ["opcodes", "array.forms", "vector.forms", "runs", "rope", "spec.rope", "files", "decode[].us_by_command"];
+    let section = document.split("\n## ").find(|section| section.starts_with(&format!("`{name}`\n")));
+    let section = section.unwrap_or_else(|| panic!("docs/json.md has no section ## `{name}`"));
+    let example = section.split("```json\n").nth(1).and_then(|s| s.split("```").next());
+    let example: Value = serde_json::from_str(example.unwrap_or_else(|| panic!("{name} has no example"))).unwrap();
+    let (mut documented, mut found) = (BTreeSet::new(), BTreeSet::new());
+    keys(&example, "", &open, &mut documented);
+    keys(report, "", &open, &mut found);
+    assert_eq!(found, documented, "{name}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A model of 70 billion parameters, from its header alone: opened, lowered and inspected without one of its weights.
 
-mod sizes;
+pub(crate) mod sizes;
 
 use crate::support::{ran, wordline};
 use serde_json::Value;

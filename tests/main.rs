@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod docs;
 mod goldens;
+mod hub;
 mod isa_doc;
 mod large;
 mod links;

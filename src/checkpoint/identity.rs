@@ -1,5 +1,6 @@
 //! What a checkpoint's weights are called: digests that change when the tensors, or the bytes behind them, do.
 
+use super::files::{FileError, Stamp};
 use super::weights::Weights;
 use sha2::{Digest, Sha256};
 use wordline_ir::digest::hex;
@@ -25,45 +26,69 @@ impl Weights {
     /// too long to hash at every start: its content is, for each file, the system's record of it (device, inode,
     /// length, modification and change time to the nanosecond) and 64 pieces of its bytes. A write to the file moves
     /// its change time, which no program can set back; a copy of such a checkpoint is another one.
-    #[must_use]
-    pub fn identity(&self) -> String {
+    ///
+    /// A model on the Hub is known by host, commit and etags; no byte of it is read, wherever it lies.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn identity(&self) -> Result<String, FileError> {
         self.identity_within(WHOLE_LIMIT)
     }
 
     /// [`Self::identity`] with another length up to which files are hashed whole.
-    #[must_use]
-    pub fn identity_within(&self, whole_limit: u64) -> String {
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn identity_within(&self, whole_limit: u64) -> Result<String, FileError> {
         let mut hasher = self.index_hasher();
-        let total: u64 = self.files.iter().map(|file| file.blob.bytes().len() as u64).sum();
+        let total: u64 = self.files.iter().map(|file| file.blob.len()).sum();
         for file in &self.files {
-            let bytes = file.blob.bytes();
-            if total <= whole_limit || file.blob.stamp.is_empty() {
-                hasher.update(Sha256::digest(bytes));
-            } else {
-                field(&mut hasher, file.blob.stamp.as_bytes());
-                hasher.update(samples(bytes));
+            match &file.blob.stamp {
+                Stamp::Commit(stamp) => {
+                    field(&mut hasher, stamp.as_bytes());
+                    hasher.update(file.blob.len().to_le_bytes());
+                }
+                Stamp::Record(stamp) if total > whole_limit => {
+                    field(&mut hasher, stamp.as_bytes());
+                    hasher.update(samples(file.blob.slice(0..file.blob.len())?));
+                }
+                Stamp::Record(_) | Stamp::Fixed => hasher.update(Sha256::digest(file.blob.slice(0..file.blob.len())?)),
             }
         }
-        hex(&hasher.finalize())
+        Ok(hex(&hasher.finalize()))
     }
 
-    /// Identity of a part of the checkpoint: the tensor index, and the content of these stored tensors alone. Of a large part
-    /// the content is what [`Weights::identity`] takes of a large checkpoint. No byte of another tensor is read.
-    #[must_use]
-    pub fn part_identity(&self, tensors: &std::collections::BTreeSet<&str>) -> String {
+    /// Identity of a part of the checkpoint: the tensor index, and the content of these stored tensors alone. Of a large
+    /// part the content is what [`Weights::identity`] takes of a large checkpoint. No byte of another tensor is read, and
+    /// of a model on the Hub none at all.
+    ///
+    /// # Errors
+    /// A tensor cannot be read.
+    pub fn part_identity(&self, tensors: &std::collections::BTreeSet<&str>) -> Result<String, FileError> {
         let mut hasher = self.index_hasher();
-        let parts: Vec<_> = tensors.iter().filter_map(|name| Some((*name, self.tensor(name)?.bytes))).collect();
+        if !self.is_local() {
+            for file in &self.files {
+                if let Stamp::Commit(stamp) = &file.blob.stamp {
+                    field(&mut hasher, stamp.as_bytes());
+                }
+            }
+            tensors.iter().for_each(|name| field(&mut hasher, name.as_bytes()));
+            return Ok(hex(&hasher.finalize()));
+        }
+        let parts = tensors.iter().filter_map(|name| Some((*name, self.tensor(name)?.bytes())));
+        let parts = parts.map(|(name, bytes)| Ok((name, bytes?))).collect::<Result<Vec<_>, FileError>>()?;
         let total: u64 = parts.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         for file in &self.files {
             if total > WHOLE_LIMIT {
-                field(&mut hasher, file.blob.stamp.as_bytes());
+                let stamp = if let Stamp::Record(stamp) = &file.blob.stamp { stamp } else { "" };
+                field(&mut hasher, stamp.as_bytes());
             }
         }
         for (name, bytes) in parts {
             field(&mut hasher, name.as_bytes());
             if total <= WHOLE_LIMIT { hasher.update(Sha256::digest(bytes)) } else { hasher.update(samples(bytes)) }
         }
-        hex(&hasher.finalize())
+        Ok(hex(&hasher.finalize()))
     }
 
     fn index_hasher(&self) -> Sha256 {

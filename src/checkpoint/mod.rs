@@ -1,17 +1,20 @@
 //! Checkpoints: a folder of config.json, safetensors files and a tokenizer, read as a `Spec` and a source of weights.
 //!
-//! Ladder: [`files::Folder`] (disk or embedded) -> [`header`] (every claim of a file's header checked) ->
+//! Ladder: [`files::Folder`] (disk, embedded, or on the [`hub`]) -> [`header`] (every claim of a file's header checked) ->
 //! [`weights::Weights`] (all tensors by name, mapped) -> [`arch`] (config and headers to a `Spec`, by evidence) ->
 //! [`view`] (rows of a view, widened to f32, as the weight image asks for them).
 //!
 //! **Invariant**: opening a checkpoint reads its config and headers; tensor bytes are read when rows of them are asked
-//! for. The one exception is a stored LM head, compared with the embedding as far as the two agree.
+//! for. The one exception is a stored LM head, compared with the embedding as far as the two agree, where both are on
+//! disk or embedded; of a model on the Hub no tensor byte moves.
 
 pub mod arch;
 pub mod files;
 pub mod header;
+pub mod hub;
 mod identity;
 pub mod json;
+pub mod roles;
 pub mod view;
 pub mod weights;
 pub mod widen;

@@ -1,5 +1,6 @@
 //! Rows of a [`View`]: picked, transposed, widened and shifted straight from the mapped bytes, a few rows at a time.
 
+use super::files::FileError;
 use super::weights::{TensorRef, Weights};
 use super::widen;
 use safetensors::Dtype;
@@ -34,6 +35,15 @@ pub enum ViewError {
         tensor: String,
         /// Type as stored.
         dtype: Dtype,
+    },
+    /// The tensor's bytes cannot be read.
+    #[error("tensor '{tensor}': {source}")]
+    File {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        #[source]
+        source: FileError,
     },
     /// A row range reaches outside its tensor, or the rows asked for outside the view.
     #[error("rows {start}..{end} of {what}, which has {limit}")]
@@ -110,8 +120,12 @@ impl Weights {
         if rows.end > limit {
             return Err(ViewError::Rows { what: format!("'{name}'"), start: rows.start, end: rows.end, limit });
         }
-        let read =
-            if part.transpose { columns(tensor, limit, rows, cols, out) } else { plain(tensor, rows, cols, out) };
+        let bytes = tensor.bytes().map_err(|source| ViewError::File { tensor: name.clone(), source })?;
+        let read = if part.transpose {
+            columns(tensor, bytes, limit, rows, cols, out)
+        } else {
+            plain(tensor, bytes, rows, cols, out)
+        };
         read.ok_or_else(|| ViewError::Dtype { tensor: name.clone(), dtype: tensor.dtype })
     }
 }
@@ -128,17 +142,24 @@ fn same_elements(stored: &[usize], viewed: &[usize]) -> bool {
     stored == viewed || (viewed.len() == 2 && stored.len() > 2 && flat(stored) == flat(viewed))
 }
 
-fn plain(tensor: TensorRef<'_>, rows: Range<usize>, cols: usize, out: &mut [f32]) -> Option<()> {
+fn plain(tensor: TensorRef<'_>, bytes: &[u8], rows: Range<usize>, cols: usize, out: &mut [f32]) -> Option<()> {
     let row = cols.checked_mul(widen::size(tensor.dtype)?)?;
-    widen::widen(tensor.dtype, tensor.bytes.get(rows.start * row..rows.end * row)?, out)
+    widen::widen(tensor.dtype, bytes.get(rows.start * row..rows.end * row)?, out)
 }
 
 /// Stored columns as rows: each stored row holds one value of every row wanted, side by side.
-fn columns(tensor: TensorRef<'_>, stored_cols: usize, rows: Range<usize>, cols: usize, out: &mut [f32]) -> Option<()> {
+fn columns(
+    tensor: TensorRef<'_>,
+    bytes: &[u8],
+    stored_cols: usize,
+    rows: Range<usize>,
+    cols: usize,
+    out: &mut [f32],
+) -> Option<()> {
     let size = widen::size(tensor.dtype)?;
     for col in 0..cols {
         let first = col * stored_cols;
-        let bytes = tensor.bytes.get((first + rows.start) * size..(first + rows.end) * size)?;
+        let bytes = bytes.get((first + rows.start) * size..(first + rows.end) * size)?;
         widen::scatter(tensor.dtype, bytes, out.get_mut(col..)?, cols)?;
     }
     Some(())

@@ -1,15 +1,23 @@
-//! `Weights`: every tensor of a checkpoint by name, read in place from mapped files.
+//! `Weights`: every tensor of a checkpoint by name, read in place from mapped files, or fetched as it is asked for.
 //!
 //! One `model.safetensors`, or several files that a `model.safetensors.index.json` lists; where both are there the
 //! single file is taken, as the reference framework does. The index is believed only where the files agree: each
 //! tensor it lists lies in the file it names, and the files hold no tensor that it does not list.
 
-use super::files::{Blob, FileError, Folder};
+use super::files::{Blob, FileError, Folder, Stamp};
 use super::header::{Entry, Header, HeaderError, header_length};
+use super::hub::ranges::RangeSet;
+use super::hub::{Fetched, Repo};
 use super::json;
 use safetensors::Dtype;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Headers that are read at a time.
+const PARALLEL: usize = 8;
 
 /// Name of the weights in one file.
 pub const SINGLE_FILE: &str = "model.safetensors";
@@ -44,8 +52,18 @@ pub struct TensorRef<'a> {
     pub dtype: Dtype,
     /// Shape, row-major.
     pub shape: &'a [usize],
-    /// Its bytes, little-endian; as many as dtype and shape take.
-    pub bytes: &'a [u8],
+    blob: &'a Blob,
+    range: &'a Range<u64>,
+}
+
+impl<'a> TensorRef<'a> {
+    /// Its bytes, little-endian; as many as dtype and shape take. A tensor on the Hub is fetched if it is not here.
+    ///
+    /// # Errors
+    /// [`FileError::Hub`].
+    pub fn bytes(&self) -> Result<&'a [u8], FileError> {
+        self.blob.slice(self.range.clone())
+    }
 }
 
 /// Why a checkpoint's weights were refused.
@@ -143,21 +161,25 @@ impl Weights {
     /// # Errors
     /// See [`WeightsError`].
     pub fn open(folder: &Folder) -> Result<Self, WeightsError> {
-        if folder.has(SINGLE_FILE) {
+        if folder.has(SINGLE_FILE)? {
             return Self::open_files(folder, &[SINGLE_FILE.to_owned()]);
         }
         let Some(text) = folder.read(INDEX_FILE)? else {
-            return Err(WeightsError::None { folder: folder.label(""), other: other_formats(folder) });
+            return Err(WeightsError::None { folder: folder.label(""), other: other_formats(folder)? });
         };
         let listed = parse_index(&folder.label(INDEX_FILE), &text)?;
         let mut names: Vec<String> = listed.values().cloned().collect();
         names.sort();
         names.dedup();
-        if let Some((tensor, name)) = listed.iter().find(|(_, name)| !folder.has(name)) {
-            let (file, tensor, name) = (folder.label(INDEX_FILE), tensor.clone(), name.clone());
-            return Err(WeightsError::IndexAbsentFile { file, tensor, name });
-        }
-        let weights = Self::open_files(folder, &names)?;
+        let weights = Self::open_files(folder, &names).map_err(|error| match error {
+            WeightsError::File(FileError::Absent { file }) => {
+                let absent = listed.iter().find(|(_, name)| folder.label(name) == file);
+                let (tensor, name) =
+                    absent.map_or_else(Default::default, |(tensor, name)| (tensor.clone(), name.clone()));
+                WeightsError::IndexAbsentFile { file: folder.label(INDEX_FILE), tensor, name }
+            }
+            other => other,
+        })?;
         weights.check_index(folder, &listed)?;
         Ok(weights)
     }
@@ -166,10 +188,32 @@ impl Weights {
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<TensorRef<'_>> {
         let Place { file, entry } = self.tensors.get(name)?;
-        // The header's ranges were checked against the file's length when it was opened.
-        let range = usize::try_from(entry.bytes.start).ok()?..usize::try_from(entry.bytes.end).ok()?;
-        let bytes = self.files[*file].blob.bytes().get(range)?;
-        Some(TensorRef { dtype: entry.dtype, shape: &entry.shape, bytes })
+        Some(TensorRef { dtype: entry.dtype, shape: &entry.shape, blob: &self.files[*file].blob, range: &entry.bytes })
+    }
+
+    /// Bring tensors here, by name, in as few requests as their places allow: see [`Repo::fetch`]. Names that are unknown
+    /// are passed over; tensors of a checkpoint that is here cost nothing. Reading a tensor that was not fetched this
+    /// way fetches it alone.
+    ///
+    /// # Errors
+    /// [`FileError::Hub`].
+    pub fn fetch<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Vec<Fetched>, FileError> {
+        let mut wanted = vec![RangeSet::default(); self.files.len()];
+        for Place { file, entry } in names.into_iter().filter_map(|name| self.tensors.get(name)) {
+            wanted[*file].insert(entry.bytes.clone());
+        }
+        let wanted: Vec<_> =
+            self.files.iter().zip(wanted).filter_map(|(file, set)| Some((file.blob.remote()?, set))).collect();
+        Ok(Repo::fetch(&wanted, progress)?)
+    }
+
+    /// True when values can be compared without moving them over a network.
+    pub(super) fn is_local(&self) -> bool {
+        self.files.iter().all(|file| !matches!(file.blob.stamp, Stamp::Commit(_)))
     }
 
     /// Every tensor's file name and header entry, by tensor name.
@@ -191,10 +235,8 @@ impl Weights {
 
     fn open_files(folder: &Folder, names: &[String]) -> Result<Self, WeightsError> {
         let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
-        for (file, name) in names.iter().enumerate() {
-            let blob = folder.map(name)?;
-            let header = read_header(blob.bytes())
-                .map_err(|source| WeightsError::Header { file: folder.label(name), source })?;
+        for (file, (name, opened)) in names.iter().zip(open_all(folder, names)).enumerate() {
+            let (blob, header) = opened?;
             weights.files.push(WeightFile { name: name.clone(), blob });
             for entry in header.tensors {
                 let tensor = entry.name.clone();
@@ -222,9 +264,40 @@ impl Weights {
     }
 }
 
-fn read_header(bytes: &[u8]) -> Result<Header, HeaderError> {
-    let length = header_length(bytes, bytes.len() as u64)?;
-    Header::parse(&bytes[8..8 + length], bytes.len() as u64)
+type Opened = Result<(Blob, Header), WeightsError>;
+
+/// Each file with its header, in the order of the names. Headers on the Hub are asked for side by side.
+fn open_all(folder: &Folder, names: &[String]) -> Vec<Opened> {
+    let open = |name: &String| {
+        let blob = folder.map(name)?;
+        let header = read_header(&blob, || folder.label(name))?;
+        Ok((blob, header))
+    };
+    if folder.repo().is_none() || names.len() < 2 {
+        return names.iter().map(open).collect();
+    }
+    let (next, opened) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..PARALLEL.min(names.len()) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(name) = names.get(number) else { break };
+                    let result = open(name);
+                    opened.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(number, result);
+                }
+            });
+        }
+    });
+    opened.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).into_values().collect()
+}
+
+/// The header of a file, by exactly its bytes: the length first, then as much as that says.
+fn read_header(blob: &Blob, label: impl Fn() -> String) -> Result<Header, WeightsError> {
+    let lies = |source| WeightsError::Header { file: label(), source };
+    let first = blob.slice(0..blob.len().min(8))?;
+    let length = header_length(first, blob.len()).map_err(lies)? as u64;
+    Header::parse(blob.slice(8..8 + length)?, blob.len()).map_err(lies)
 }
 
 /// Tensor name to file name. `metadata.total_size` is not compared with the files: savers count tied tensors in two
@@ -252,9 +325,10 @@ fn is_plain_weight_file(name: &str) -> bool {
 }
 
 /// What to say when the weights are there in a form that is not read.
-fn other_formats(folder: &Folder) -> &'static str {
-    if folder.has("pytorch_model.bin") || folder.has("pytorch_model.bin.index.json") {
-        return "; pytorch_model.bin is not read because unpickling runs code: save the model as safetensors";
-    }
-    "; the weights must be safetensors files"
+fn other_formats(folder: &Folder) -> Result<&'static str, FileError> {
+    Ok(if folder.has("pytorch_model.bin")? || folder.has("pytorch_model.bin.index.json")? {
+        "; pytorch_model.bin is not read because unpickling runs code: save the model as safetensors"
+    } else {
+        "; the weights must be safetensors files"
+    })
 }

@@ -1,17 +1,17 @@
 //! Arguments that several subcommands share.
 
 use super::failure::{Failure, refused};
+use super::hub::{BytesBar, HubArgs};
 use super::out;
 use crate::backends;
-use crate::checkpoint::CheckpointError;
+use crate::checkpoint::hub::{HubError, ModelId};
+use crate::checkpoint::{CheckpointError, FileError};
 use crate::engines::{EngineError, Setup, Watch};
 use crate::image_cache::ImageCache;
 use crate::model::{Model, ModelFileError};
 use crate::tokenizer::TokenizerError;
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
 use wordline_engine::{Capacity, EngineModel};
 use wordline_ir::{ActFormat, Numerics, Program, ProgramError, WeightFormat};
 
@@ -21,10 +21,19 @@ impl From<ModelFileError> for Failure {
     fn from(error: ModelFileError) -> Self {
         let failure = Failure::refused(super::failure::chain(&error));
         match error {
-            ModelFileError::Checkpoint(CheckpointError::File(crate::checkpoint::FileError::NotADirectory { path }))
+            ModelFileError::Checkpoint(CheckpointError::File(FileError::NotADirectory { path }))
                 if !std::path::Path::new(&path).exists() =>
             {
-                failure.hint("there is nothing of this name; MODEL is a directory, or `demo`")
+                let hint = "there is nothing of this name; MODEL is a directory, `demo`, or owner/name on the Hub";
+                match path.parse::<ModelId>() {
+                    Err(error) if path.contains('/') => failure.hint(format!("{hint} ({error})")),
+                    _ => failure.hint(hint),
+                }
+            }
+            ModelFileError::Checkpoint(CheckpointError::File(FileError::Hub(error)))
+                if matches!(*error, HubError::NoModel { .. }) =>
+            {
+                failure.hint("nor is there a directory of this name")
             }
             _ => failure,
         }
@@ -34,14 +43,16 @@ impl From<ModelFileError> for Failure {
 /// The model.
 #[derive(Debug, Args)]
 pub(super) struct ModelArg {
-    /// A directory with config.json and safetensors files, or `demo`
+    /// A directory with config.json and safetensors files, `demo`, or owner/name[@revision] on the Hub
     #[arg(value_name = "MODEL")]
     pub(super) model: String,
+    #[command(flatten)]
+    hub: HubArgs,
 }
 
 impl ModelArg {
     pub(super) fn open(&self) -> Result<Model, Failure> {
-        Ok(Model::open(&self.model)?)
+        self.hub.open(&self.model)
     }
 }
 
@@ -170,7 +181,7 @@ pub(super) struct EngineArgs {
     /// What runs the units
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     backend: Backend,
-    /// Build the weight image in memory and leave no file in the cache directory
+    /// Build the weight image in memory and leave no image in the cache directory
     #[arg(long)]
     no_cache: bool,
 }
@@ -224,25 +235,21 @@ impl Prepared {
 
 /// Shows on standard error how the making of an engine goes.
 #[derive(Default)]
-struct Shown(OnceLock<ProgressBar>);
+struct Shown {
+    building: BytesBar,
+    fetching: BytesBar,
+}
 
 /// Weight images below this many bytes are built too fast to watch.
-const WATCHED: usize = 64 << 20;
+const WATCHED: u64 = 64 << 20;
 
 impl Watch for Shown {
     fn building(&self, done: usize, total: usize) {
-        if total < WATCHED {
-            return;
-        }
-        let bar = self.0.get_or_init(|| {
-            let style =
-                ProgressStyle::with_template("building the weight image {bar:30} {bytes}/{total_bytes}, {eta} left");
-            ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        bar.set_position(done as u64);
-        if done == total {
-            bar.finish_and_clear();
-        }
+        self.building.show("building the weight image", done as u64, total as u64, WATCHED);
+    }
+
+    fn fetching(&self, done: u64, total: u64) {
+        self.fetching.show("fetching weights", done, total, 1);
     }
 
     fn remark(&self, text: &str) {

@@ -1,7 +1,8 @@
 //! `wordline bench`: how fast a model decodes and takes prompts in, beside the limits of the device it runs on.
 
-use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, Prepared, show_notices};
+use super::args::{EngineArgs, JsonArg, NumericsArgs, Prepared, show_notices};
 use super::failure::{Failure, chain, refused};
+use super::hub::HubArgs;
 use super::out;
 use crate::engines::{self, Watch};
 use crate::image_memory;
@@ -24,7 +25,7 @@ refused!(RateError, ShapeError);
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("what").required(true).args(["model", "shape"]))]
 pub(super) struct Args {
-    /// A directory with config.json and safetensors files, or `demo`
+    /// A directory with config.json and safetensors files, `demo`, or owner/name[@revision] on the Hub
     #[arg(value_name = "MODEL")]
     model: Option<String>,
     /// A published model by its config alone, with random weights in memory; a wrong name lists them
@@ -45,6 +46,8 @@ pub(super) struct Args {
     /// Rounds: pairs of a pass of plain reads and decode steps, for each batch
     #[arg(long, value_name = "N", default_value = "24")]
     pairs: NonZeroUsize,
+    #[command(flatten)]
+    hub: HubArgs,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -83,7 +86,7 @@ enum Subject {
 impl Subject {
     fn open(args: &Args) -> Result<Self, Failure> {
         match (&args.model, &args.shape) {
-            (Some(model), _) => Ok(Self::Model(ModelArg { model: model.clone() }.open()?)),
+            (Some(model), _) => Ok(Self::Model(args.hub.open(model)?)),
             (None, Some(name)) => Ok(Self::Shape(Shape::named(name)?, args.seed)),
             (None, None) => Err(Failure::refused("give a MODEL or --shape NAME")),
         }

@@ -2,9 +2,9 @@
 
 use super::args::{JsonArg, NumericsArgs, usual_ctx};
 use super::failure::Failure;
+use super::hub::HubArgs;
 use super::out;
 use super::program_file::read_program;
-use crate::model::Model;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ pub(super) struct Args {
     /// Cache positions that the step is authored over; no command depends on it
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
+    #[command(flatten)]
+    hub: HubArgs,
     #[command(flatten)]
     json: JsonArg,
     #[command(flatten)]
@@ -70,8 +72,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 /// The lowering and the oracle's program of a model; both must be sound.
 fn both_lowerings(args: &Args) -> Result<(Program, Program), Failure> {
-    let model = Model::open(&args.left).map_err(|error| {
-        let failure = Failure::from(error);
+    let model = args.hub.open(&args.left).map_err(|failure| {
         let file = std::path::Path::new(&args.left).is_file();
         if file { failure.hint("to compare two program files, name both") } else { failure }
     })?;

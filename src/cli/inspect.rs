@@ -3,8 +3,11 @@
 use super::args::{JsonArg, ModelArg};
 use super::failure::Failure;
 use super::out;
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::roles::{Role, Use, uses};
 use clap::Args as ClapArgs;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use wordline_ir::Spec;
 use wordline_ir::spec::{Activation, Attention, Ffn, Layer, Mixer, NormKind, RopeScaling, WeightLayout};
 
@@ -15,6 +18,9 @@ pub(super) struct Args {
     /// Also list the config keys that change nothing, with reasons
     #[arg(long)]
     notes: bool,
+    /// List every tensor by itself; without it, like ones are counted together
+    #[arg(long)]
+    tensors: bool,
     /// The whole Spec as JSON, with every weight's place in the checkpoint
     #[arg(long)]
     spec: bool,
@@ -22,10 +28,28 @@ pub(super) struct Args {
     json: JsonArg,
 }
 
-/// What `--json` reports. Where layers differ, the single figures are the first layer's that has them.
+/// What `--json` reports. The facts stand beside the other keys and, once more, together under `spec`.
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
+    #[serde(flatten)]
+    facts: Facts<'a>,
+    layer_kinds: Vec<Kind>,
+    weights: WeightsReport,
+    spec_digest: String,
+    notes: Vec<Note<'a>>,
+    commit: Option<&'a str>,
+    requests: u64,
+    bytes_moved: u64,
+    spec: Facts<'a>,
+    /// Stored bytes by the part of the model that reads them.
+    bytes: BTreeMap<Role, u64>,
+    tensors: Vec<TensorRow<'a>>,
+}
+
+/// What the checkpoint is. Where layers differ, the single figures are the first layer's that has them.
+#[derive(Clone, Serialize)]
+struct Facts<'a> {
     family: &'a str,
     layers: usize,
     hidden: usize,
@@ -45,10 +69,19 @@ struct Report<'a> {
     qkv_fused: bool,
     bias: bool,
     weight_layout: WeightLayout,
-    layer_kinds: Vec<Kind>,
-    weights: WeightsReport,
-    spec_digest: String,
-    notes: Vec<Note<'a>>,
+}
+
+/// One stored tensor.
+#[derive(Serialize)]
+struct TensorRow<'a> {
+    name: &'a str,
+    dtype: String,
+    shape: &'a [usize],
+    file: &'a str,
+    /// First byte in the file, and one past the last.
+    range: [u64; 2],
+    role: Role,
+    layer: Option<usize>,
 }
 
 /// Layers of one kind.
@@ -80,11 +113,51 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return out::json(&checkpoint.spec);
     }
     let report = report(&args.model.model, checkpoint);
-    if args.json.json { out::json(&report) } else { print(&report, args.notes) }
+    if args.json.json { out::json(&report) } else { print(&report, args) }
 }
 
-fn report<'a>(name: &'a str, checkpoint: &'a crate::checkpoint::Checkpoint) -> Report<'a> {
-    let spec = &checkpoint.spec;
+fn report<'a>(name: &'a str, checkpoint: &'a Checkpoint) -> Report<'a> {
+    let (facts, tensors) = (facts(&checkpoint.spec), tensors(checkpoint));
+    let mut bytes: BTreeMap<Role, u64> = Role::ALL.map(|role| (role, 0)).into();
+    for row in &tensors {
+        *bytes.entry(row.role).or_default() += row.range[1] - row.range[0];
+    }
+    let repo = checkpoint.folder.repo();
+    Report {
+        model: name,
+        facts: facts.clone(),
+        layer_kinds: kinds(&checkpoint.spec),
+        weights: weights(checkpoint),
+        spec_digest: wordline_ir::spec_digest(&checkpoint.spec),
+        notes: checkpoint.notes.iter().map(|n| Note { key: &n.key, reason: &n.reason }).collect(),
+        commit: repo.map(|repo| repo.commit().as_str()),
+        requests: repo.map_or(0, |repo| repo.meter().requests()),
+        bytes_moved: repo.map_or(0, |repo| repo.meter().bytes()),
+        spec: facts,
+        bytes,
+        tensors,
+    }
+}
+
+/// Every stored tensor, file by file in the order of its bytes.
+fn tensors(checkpoint: &Checkpoint) -> Vec<TensorRow<'_>> {
+    let uses = uses(&checkpoint.spec);
+    let mut rows: Vec<_> = checkpoint
+        .weights
+        .entries()
+        .map(|(file, entry)| {
+            let Use { role, layer } =
+                uses.get(&entry.name).copied().unwrap_or(Use { role: Role::Skipped, layer: None });
+            let range = [entry.bytes.start, entry.bytes.end];
+            let (name, dtype, shape) = (entry.name.as_str(), entry.dtype.to_string(), entry.shape.as_slice());
+            TensorRow { name, dtype, shape, file, range, role, layer }
+        })
+        .collect();
+    rows.sort_by_key(|row| (row.file, row.range));
+    rows
+}
+
+fn facts(spec: &Spec) -> Facts<'_> {
     let attention = spec.layers.iter().find_map(|layer| match &layer.mixer {
         Mixer::Attention(attention) => Some(attention),
         Mixer::DeltaNet(_) => None,
@@ -94,8 +167,7 @@ fn report<'a>(name: &'a str, checkpoint: &'a crate::checkpoint::Checkpoint) -> R
         Ffn::Moe(moe) => (Some(moe.inter), Some(moe.act), Some(true)),
     });
     let rope = attention.and_then(|a| a.rope.as_ref());
-    Report {
-        model: name,
+    Facts {
         family: &spec.family,
         layers: spec.layers.len(),
         hidden: spec.hidden,
@@ -115,14 +187,10 @@ fn report<'a>(name: &'a str, checkpoint: &'a crate::checkpoint::Checkpoint) -> R
         qkv_fused: spec.qkv_fused,
         bias: attention.is_some_and(|a| a.q.bias.is_some()),
         weight_layout: spec.weight_layout,
-        layer_kinds: kinds(spec),
-        weights: weights(checkpoint),
-        spec_digest: wordline_ir::spec_digest(spec),
-        notes: checkpoint.notes.iter().map(|n| Note { key: &n.key, reason: &n.reason }).collect(),
     }
 }
 
-fn weights(checkpoint: &crate::checkpoint::Checkpoint) -> WeightsReport {
+fn weights(checkpoint: &Checkpoint) -> WeightsReport {
     let weights = &checkpoint.weights;
     let mut files: Vec<&str> = weights.entries().map(|(file, _)| file).collect();
     files.sort_unstable();
@@ -189,19 +257,20 @@ fn describe_attention(a: &Attention) -> String {
     text
 }
 
-fn print(report: &Report<'_>, notes: bool) -> Result<(), Failure> {
-    out::line(format_args!("{}: {}", report.model, report.family))?;
+fn print(report: &Report<'_>, args: &Args) -> Result<(), Failure> {
+    let facts = &report.facts;
+    out::line(format_args!("{}: {}", report.model, facts.family))?;
     let rows = [
-        ("layers", report.layers.to_string()),
-        ("hidden", report.hidden.to_string()),
-        ("vocabulary", report.vocab.to_string()),
-        ("positions", report.max_pos.to_string()),
-        ("norm", format!("{}, eps {}", name(&report.norm), report.norm_eps)),
-        ("activation", report.act.map_or_else(|| "none".to_owned(), |a| name(&a))),
-        ("rotary", report.rope.map_or_else(|| "none".to_owned(), name)),
-        ("head", if report.tie { "tied to the embedding" } else { "its own matrix" }.to_owned()),
-        ("q, k, v", if report.qkv_fused { "stored as one tensor" } else { "stored apart" }.to_owned()),
-        ("matrices", format!("stored {}", name(&report.weight_layout))),
+        ("layers", facts.layers.to_string()),
+        ("hidden", facts.hidden.to_string()),
+        ("vocabulary", facts.vocab.to_string()),
+        ("positions", facts.max_pos.to_string()),
+        ("norm", format!("{}, eps {}", name(&facts.norm), facts.norm_eps)),
+        ("activation", facts.act.map_or_else(|| "none".to_owned(), |a| name(&a))),
+        ("rotary", facts.rope.map_or_else(|| "none".to_owned(), name)),
+        ("head", if facts.tie { "tied to the embedding" } else { "its own matrix" }.to_owned()),
+        ("q, k, v", if facts.qkv_fused { "stored as one tensor" } else { "stored apart" }.to_owned()),
+        ("matrices", format!("stored {}", name(&facts.weight_layout))),
         (
             "weights",
             format!(
@@ -221,12 +290,49 @@ fn print(report: &Report<'_>, notes: bool) -> Result<(), Failure> {
     for kind in &report.layer_kinds {
         out::line(format_args!("  layers {}: {}", ranges(&kind.layers), kind.kind))?;
     }
-    if notes {
+    for (role, bytes) in report.bytes.iter().filter(|(_, bytes)| **bytes > 0) {
+        out::line(format_args!("  {:<12} {bytes} bytes", name(role)))?;
+    }
+    print_tensors(&report.tensors, args.tensors)?;
+    if let Some(commit) = report.commit {
+        let (requests, bytes) = (report.requests, report.bytes_moved);
+        out::line(format_args!("  commit {commit}: {requests} requests made, {bytes} bytes moved"))?;
+    }
+    if args.notes {
         for note in &report.notes {
             out::line(format_args!("  config key '{}': {}", note.key, note.reason))?;
         }
     }
     Ok(())
+}
+
+/// The tensor table. Tensors that differ only by numbers in their names are one line, unless each is wanted.
+fn print_tensors(rows: &[TensorRow<'_>], each: bool) -> Result<(), Failure> {
+    let mut lines: Vec<(String, String, usize, u64)> = Vec::new();
+    let mut places = BTreeMap::new();
+    for row in rows {
+        let form = format!("{} {:?}", row.dtype, row.shape);
+        let pattern = if each { row.name.to_owned() } else { pattern(row.name) };
+        let place = *places.entry((pattern.clone(), form.clone())).or_insert(lines.len());
+        if place == lines.len() {
+            lines.push((pattern, form, 0, 0));
+        }
+        let (_, _, count, bytes) = &mut lines[place];
+        *count += 1;
+        *bytes += row.range[1] - row.range[0];
+    }
+    let width = lines.iter().map(|line| line.0.len()).max().unwrap_or(0).min(80);
+    for (name, form, count, bytes) in &lines {
+        let count = if *count == 1 { String::new() } else { format!("{count} of ") };
+        out::line(format_args!("  {name:<width$}  {count}{form}, {bytes} bytes"))?;
+    }
+    Ok(())
+}
+
+/// A tensor's name with `*` for each part that is a number.
+fn pattern(name: &str) -> String {
+    let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*" } else { part }.to_owned();
+    name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
 /// Rising numbers as `0-2, 5`.

@@ -7,10 +7,13 @@ mod accuracy;
 mod args;
 mod asm;
 mod bench;
+mod cache;
 mod diff;
 mod disasm;
 pub mod failure;
+mod fetch;
 mod head;
+mod hub;
 mod inspect;
 mod interrupt;
 mod isa;
@@ -34,8 +37,8 @@ use std::process::ExitCode;
 /// A compiler, bit-exact engine and cycle model for LLM decode hardware.
 #[derive(Debug, Parser)]
 #[command(name = "wordline", version, max_term_width = 110)]
-#[command(after_help = "MODEL is a directory that holds config.json and safetensors files, or `demo`, a small story \
-                        writer inside the program.\nExit codes: 0 fine, 1 the check failed, 2 input refused, 3 \
+#[command(after_help = "MODEL is a directory that holds config.json and safetensors files, `demo`, a small story \
+                        writer inside the program, or owner/name[@revision] on the Hugging Face Hub.\nExit codes: 0 fine, 1 the check failed, 2 input refused, 3 \
                         internal fault, 130 ended by Ctrl-C.")]
 struct Cli {
     #[command(subcommand)]
@@ -46,6 +49,10 @@ struct Cli {
 enum Command {
     /// Say what a checkpoint is: its facts, by evidence of its weights
     Inspect(inspect::Args),
+    /// Bring a model on the Hub, or some of its layers, into the cache
+    Fetch(fetch::Args),
+    /// List, verify or remove what is cached
+    Cache(cache::Args),
     /// Lower a model's decode step to a program of words
     Lower(lower::Args),
     /// Assemble program text into a program file
@@ -112,6 +119,8 @@ fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Inspect(args) => inspect::run(&args),
+        Command::Fetch(args) => fetch::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Lower(args) => lower::run(&args),
         Command::Asm(args) => asm::run(&args),
         Command::Disasm(args) => disasm::run(&args),

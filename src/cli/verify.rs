@@ -4,6 +4,7 @@ use super::args::{EngineArgs, JsonArg, ModelArg, NumericsArgs, show_notices};
 use super::failure::{Failure, chain, refused};
 use super::out;
 use super::program_file::read_bytes;
+use crate::checkpoint::FileError;
 use crate::measure::golden::{Golden, GoldenError, TextCase};
 use crate::measure::verify::{Agreement, Distance, VerifyError, verify};
 use crate::model::{Model, ModelFileError};
@@ -113,11 +114,12 @@ const LOGITS: &str = "golden.safetensors";
 /// Golden values of other files say nothing about this model.
 fn check_inputs(model: &Model, golden: &Golden) -> Result<(), Failure> {
     for (name, expected) in &golden.sha256 {
-        if !model.checkpoint.folder.has(name) {
+        let refuse = |e: FileError| Failure::refused(chain(&e));
+        if !model.checkpoint.folder.has(name).map_err(refuse)? {
             continue;
         }
-        let file = model.checkpoint.folder.map(name).map_err(|e| Failure::refused(chain(&e)))?;
-        let found = hex(&Sha256::digest(file.bytes()));
+        let file = model.checkpoint.folder.map(name).map_err(refuse)?;
+        let found = hex(&Sha256::digest(file.slice(0..file.len()).map_err(refuse)?));
         if found != *expected {
             let what =
                 format!("{}: not the file that the golden values were made from (SHA-256 {found})", model.label(name));

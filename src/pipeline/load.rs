@@ -5,7 +5,7 @@ use super::demand::{Reads, demand, reads, stored};
 use super::plan::{Device, Plan, PlanError, Room};
 use super::wire::{Assign, Member, Ready};
 use super::worker::Worker;
-use crate::checkpoint::Weights;
+use crate::checkpoint::{FileError, Weights};
 use crate::image_cache::{CacheError, ImageCache};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
@@ -47,6 +47,9 @@ pub enum LoadError {
         #[source]
         source: serde_json::Error,
     },
+    /// The weights cannot be read, or fetched.
+    #[error(transparent)]
+    Weights(#[from] FileError),
     /// There is no program for the spec.
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -84,7 +87,7 @@ impl LoadError {
             LoadError::Index { .. } => "model",
             LoadError::Json { .. } | LoadError::Program(_) | LoadError::Split(_) | LoadError::Words(_) => "assignment",
             LoadError::Plan(_) => "plan",
-            LoadError::Layout(_) | LoadError::Build(_) | LoadError::Image(_) => "weights",
+            LoadError::Layout(_) | LoadError::Build(_) | LoadError::Image(_) | LoadError::Weights(_) => "weights",
             LoadError::Engine(_) => "engine",
             LoadError::Disk(_) => "disk",
         }
@@ -234,13 +237,17 @@ impl Maker<'_> {
     fn image(&self, stage: &Stage, source: &Counted<'_>) -> Result<Image, LoadError> {
         let program = &stage.program;
         let layout = ImageLayout::of_used(program)?;
-        let content: [u8; 32] = Sha256::digest(self.weights.part_identity(&stored(program, &stage.tensors))).into();
+        let names = stored(program, &stage.tensors);
+        let content: [u8; 32] = Sha256::digest(self.weights.part_identity(&names)?).into();
         let progress = |done, total| {
             (self.progress)(done, total);
             true
         };
-        let build = |out: &mut [u8]| {
-            build_into(program, &layout, source, content, out, &mut Team::new(self.threads), &progress)
+        let build = |out: &mut [u8]| -> Result<(), LoadError> {
+            // In as few requests as the stage's tensors allow, where they are on the Hub.
+            self.weights.fetch(names.iter().copied(), &|_, _| {})?;
+            build_into(program, &layout, source, content, out, &mut Team::new(self.threads), &progress)?;
+            Ok(())
         };
         let Some(cache) = self.cache else {
             let mut bytes = vec![0; layout.bytes()];
@@ -259,7 +266,7 @@ impl Maker<'_> {
                     // Damaged on disk: it is built again.
                     Err(_) => cache.discard(&key),
                 },
-                Err(CacheError::Build(error)) => return Err(error.into()),
+                Err(CacheError::Build(error)) => return Err(error),
                 Err(error @ CacheError::Io { .. }) => return Err(LoadError::Disk(error.to_string())),
             }
         }

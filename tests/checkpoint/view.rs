@@ -40,8 +40,8 @@ const TYPES: [(&str, Dtype, usize); 8] = [
 /// One value of a stored [6, 5] matrix, the slow way.
 fn stored(checkpoint: &Checkpoint, name: &str, row: usize, col: usize) -> f32 {
     let tensor = checkpoint.weights.tensor(name).unwrap();
-    let size = tensor.bytes.len() / 30;
-    let bytes = &tensor.bytes[(row * 5 + col) * size..][..size];
+    let size = tensor.bytes().unwrap().len() / 30;
+    let bytes = &tensor.bytes().unwrap()[(row * 5 + col) * size..][..size];
     match tensor.dtype {
         Dtype::F64 => f64::from_le_bytes(bytes.try_into().unwrap()) as f32,
         Dtype::F32 => f32::from_le_bytes(bytes.try_into().unwrap()),
@@ -123,7 +123,7 @@ fn a_square_matrix_stored_in_out_is_read_by_columns() {
     let tensor = checkpoint.weights.tensor("h.1.attn.c_proj.weight").unwrap();
     assert_eq!(tensor.shape, [64, 64]);
     let read = values(&checkpoint, &attention.o.weight);
-    for (i, bytes) in tensor.bytes.chunks_exact(4).enumerate() {
+    for (i, bytes) in tensor.bytes().unwrap().chunks_exact(4).enumerate() {
         let value = f32::from_le_bytes(bytes.try_into().unwrap());
         assert_eq!(read[(i % 64) * 64 + i / 64], value);
     }

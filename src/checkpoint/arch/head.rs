@@ -16,7 +16,9 @@ pub(super) struct Ends {
 /// The ends of a model whose embedding is `embed` (under the prefix) and whose head is one of `heads` (full names).
 ///
 /// The head is the embedding when the file holds no head, or one of equal values; a stored head that differs is used,
-/// whatever the config says. `tie_word_embeddings`, here or in one of `outer`, may be false only where a head is held.
+/// whatever the config says. Where only headers are at hand a stored head is used as it stands: it gives the same bits,
+/// and its being equal would save no more than its bytes. `tie_word_embeddings`, here or in one of `outer`, may be false
+/// only where a head is held.
 pub(super) fn ends(
     keys: &Keys<'_>,
     outer: Option<&Keys<'_>>,

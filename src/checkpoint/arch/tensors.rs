@@ -29,7 +29,11 @@ impl TensorIndex for Weights {
     }
 
     fn same_values(&self, first: &str, second: &str) -> Option<bool> {
-        Some(self.tensor(first)?.bytes == self.tensor(second)?.bytes)
+        // A model on the Hub is judged by headers alone, wherever its bytes are: the same everywhere.
+        if !self.is_local() {
+            return None;
+        }
+        Some(self.tensor(first)?.bytes().ok()? == self.tensor(second)?.bytes().ok()?)
     }
 }
 

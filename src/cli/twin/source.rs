@@ -2,8 +2,9 @@
 
 use crate::cli::args::LimbArgs;
 use crate::cli::failure::{Failure, chain};
+use crate::cli::hub::HubArgs;
 use crate::cli::program_file::{read_bytes, read_program, read_text};
-use crate::model::Model;
+use crate::model::{Model, on_hub};
 use crate::shapes::{Shape, ShapeError};
 use clap::{ArgGroup, Args as ClapArgs};
 use std::path::Path;
@@ -50,7 +51,7 @@ impl Source {
         Source::of_spec(name, &Shape::named(name).map_err(shapeless)?.spec, numerics)
     }
 
-    /// A model's directory, `demo`, a config.json, a program file, or a shape's name.
+    /// A model's directory, `demo`, a config.json, a program file, a shape's name, or a model on the Hub.
     pub(in crate::cli) fn open(name: &str, numerics: &Numerics) -> Result<Source, Failure> {
         let path = Path::new(name);
         if name == "demo" {
@@ -68,6 +69,10 @@ impl Source {
             let known = Shape::named(name);
             return match known {
                 Ok(shape) => Source::of_spec(name, &shape.spec, numerics),
+                // Config and headers are all that a price needs.
+                Err(_) if on_hub(name).is_some() => {
+                    Source::of_spec(name, &HubArgs::default().open(name)?.checkpoint.spec, numerics)
+                }
                 Err(error) => Err(Failure::refused(format!("'{name}' is no file and no directory, and {error}"))),
             };
         }

@@ -1,0 +1,587 @@
+//! `Repo`: one model at one commit, its files read from the caches or fetched from the Hub.
+
+use super::super::files::{TEXT_CAP, read_regular};
+use super::client::{Client, Meter, Place, Version, Whole};
+use super::error::HubError;
+use super::id::{Commit, FileName, ModelId, RepoId, Revision};
+use super::ranges::{RangeSet, pieces, runs};
+use super::settings::Settings;
+use super::snapshot::Snapshot;
+use super::spans::SpanFile;
+use super::store::{Shelf, Store};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The file that a revision is resolved by, which every model has.
+const CONFIG: &str = "config.json";
+/// Bytes of a weight file that are read first: the length of its header.
+const FIRST: u64 = 8;
+/// Times that bytes are fetched again because they do not read back as they were written.
+const REPAIRS: usize = 3;
+
+/// A way to the Hub.
+pub struct Hub {
+    settings: Settings,
+    client: Client,
+    store: Store,
+    meter: Meter,
+}
+
+/// One model at one commit. Its counters say what opening and reading it has cost.
+pub struct Repo {
+    hub: Arc<Hub>,
+    id: RepoId,
+    /// The commit as a revision, which every request after the first names.
+    pinned: Revision,
+    commit: Commit,
+    shelf: Shelf,
+    snapshot: Option<Snapshot>,
+    meter: Meter,
+    files: Mutex<HashMap<FileName, Known>>,
+}
+
+/// What is known of a file. A file that is read holds its repo, so the repo does not hold the file.
+enum Known {
+    Absent,
+    Snapshot { path: PathBuf, etag: Option<String> },
+    Remote(Weak<RemoteFile>),
+}
+
+/// Where a file's bytes are.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Whole, in the standard Hub cache.
+    Snapshot {
+        /// Where.
+        path: PathBuf,
+        /// Its etag, where the cache tells it.
+        etag: Option<String>,
+    },
+    /// In our cache as far as they were fetched.
+    Remote(Arc<RemoteFile>),
+}
+
+/// A file of a [`Repo`] whose bytes are fetched as they are asked for.
+pub struct RemoteFile {
+    repo: Arc<Repo>,
+    name: FileName,
+    spans: SpanFile,
+    meter: Meter,
+    /// Held by the thread of this process that fetches; other processes see the lock of the cache.
+    gate: Mutex<()>,
+}
+
+/// What a fetch did for one file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Fetched {
+    /// The file.
+    pub file: String,
+    /// Bytes that were wanted.
+    pub wanted: u64,
+    /// Bytes of those that were here already.
+    pub cached: u64,
+    /// Bytes that moved: those that were missing, and gaps that were read along.
+    pub bytes: u64,
+    /// HTTP requests sent.
+    pub requests: u64,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Repo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Repo").field("id", &self.id).field("commit", &self.commit).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RemoteFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteFile").field("name", &self.name).field("size", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// A way to the Hub by these settings. No request is made.
+    ///
+    /// # Errors
+    /// There is no directory for a cache, or the HTTP client cannot be made.
+    pub fn new(mut settings: Settings) -> Result<Arc<Self>, HubError> {
+        let store = Store::new(settings.spans.clone().ok_or(HubError::NoCache)?);
+        let token = settings.token.take();
+        let client = Client::new(&settings, token)?;
+        Ok(Arc::new(Self { settings, client, store, meter: Meter::default() }))
+    }
+
+    /// A way to the Hub as this process's environment says.
+    ///
+    /// # Errors
+    /// See [`Settings::from_env`] and [`Hub::new`].
+    pub fn from_env() -> Result<Arc<Self>, HubError> {
+        Self::new(Settings::from_env()?)
+    }
+
+    /// The cache of fetched bytes.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What all models opened through this have cost.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// Open a model: resolve its revision to a commit, which holds from then on. One request, and none when the revision
+    /// is a commit or the network may not be used.
+    ///
+    /// # Errors
+    /// See [`HubError`]. When the Hub does not answer, the commit that the revision was last time is taken, with a remark.
+    pub fn open(self: &Arc<Self>, model: &ModelId) -> Result<Arc<Repo>, HubError> {
+        let ModelId { repo: id, revision } = model;
+        let meter = Meter::default();
+        let (commit, config) = match revision.commit() {
+            Some(commit) => (commit, None),
+            None if self.settings.offline => {
+                let what = || format!("{id}: which commit revision '{revision}' is");
+                let unknown = || HubError::Offline { what: what(), model: model.to_string() };
+                (self.last_commit(id, revision).ok_or_else(unknown)?, None)
+            }
+            None => match self.resolve(id, revision, &meter) {
+                Ok((commit, config)) => (commit, Some(config)),
+                Err(error) if error.is_outage() => {
+                    let Some(commit) = self.last_commit(id, revision) else { return Err(error) };
+                    self.remark(&format!(
+                        "{error}; commit {commit} of the cache is used, which '{revision}' was last time"
+                    ));
+                    (commit, None)
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        let shelf = self.store.shelf(&self.settings.endpoint, id, &commit)?;
+        let snapshot = self.settings.snapshots.as_ref().map(|root| Snapshot::new(root, id, &commit));
+        let files = Mutex::default();
+        let pinned = Revision::from(&commit);
+        let repo = Repo { hub: Arc::clone(self), id: id.clone(), pinned, commit, shelf, snapshot, meter, files };
+        let repo = Arc::new(repo);
+        if let Some(Whole { bytes, etag, .. }) = config {
+            self.store.write_ref(&self.settings.endpoint, id, revision, &repo.commit)?;
+            let name = CONFIG.parse::<FileName>()?;
+            if repo.held_whole(&name)?.is_none() {
+                repo.keep_whole(&name, &bytes, etag)?;
+            }
+        }
+        Ok(repo)
+    }
+
+    /// Ask the Hub which commit a revision is, by its config, which is needed anyway.
+    fn resolve(&self, id: &RepoId, revision: &Revision, meter: &Meter) -> Result<(Commit, Whole), HubError> {
+        let file = CONFIG.parse::<FileName>()?;
+        let meters = [&self.meter, meter];
+        let place = Place { repo: id, revision, file: &file, meters: &meters };
+        let label = || format!("{id}@{revision}/{file}");
+        let mut whole = self.client.whole(place, TEXT_CAP)?.ok_or_else(|| HubError::NoFile { file: label() })?;
+        let host = || self.settings.endpoint.host_str().unwrap_or_default().to_owned();
+        let commit = whole.commit.take().ok_or_else(|| HubError::NoCommit { file: label(), host: host() })?;
+        Ok((commit, whole))
+    }
+
+    /// The commit that a revision was when it was last asked for: by the Hub's own client, else by us.
+    fn last_commit(&self, id: &RepoId, revision: &Revision) -> Option<Commit> {
+        let ours = self.store.read_ref(&self.settings.endpoint, id, revision);
+        ours.or_else(|| Snapshot::read_ref(self.settings.snapshots.as_ref()?, id, revision))
+    }
+
+    fn remark(&self, text: &str) {
+        (self.settings.remarks)(text);
+    }
+}
+
+impl Repo {
+    /// The model.
+    #[must_use]
+    pub fn id(&self) -> &RepoId {
+        &self.id
+    }
+
+    /// The commit that all files are of.
+    #[must_use]
+    pub fn commit(&self) -> &Commit {
+        &self.commit
+    }
+
+    /// Who was asked: host and port.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        self.hub.settings.endpoint.host_str().unwrap_or_default()
+    }
+
+    /// What opening and reading this model has cost so far.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// A file's name as messages show it.
+    #[must_use]
+    pub fn label(&self, name: &str) -> String {
+        format!("{}/{name}", self.id)
+    }
+
+    /// A text file, whole; `None` when the commit has none of this name.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub fn read(&self, name: &FileName) -> Result<Option<Vec<u8>>, HubError> {
+        if let Some(path) = self.in_snapshot(name) {
+            let bytes = read_regular(&path, TEXT_CAP);
+            return bytes.map(Some).map_err(|source| HubError::Disk { path: path.display().to_string(), source });
+        }
+        if let Some(bytes) = self.held_whole(name)? {
+            return Ok(Some(bytes));
+        }
+        if self.lacks(name)? {
+            return Ok(None);
+        }
+        let meters = [&self.hub.meter, &self.meter];
+        match self.hub.client.whole(self.place(name, &meters), TEXT_CAP)? {
+            Some(whole) => {
+                self.keep_whole(name, &whole.bytes, whole.etag)?;
+                Ok(Some(whole.bytes))
+            }
+            None => {
+                self.shelf.note_absent(name)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// A file to be read by ranges; `None` when the commit has none of this name. The first time, unless a cache has it,
+    /// one request asks for its first bytes and learns its length.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub fn file(self: &Arc<Self>, name: &FileName) -> Result<Option<Source>, HubError> {
+        if let Some(known) = self.known(name) {
+            return Ok(known);
+        }
+        let found = self.find(name)?;
+        // Another thread may have been as quick: what it found is kept, for readers share one file's state.
+        if let Some(known) = self.known(name) {
+            return Ok(known);
+        }
+        let known = match &found {
+            None => Known::Absent,
+            Some(Source::Snapshot { path, etag }) => Known::Snapshot { path: path.clone(), etag: etag.clone() },
+            Some(Source::Remote(file)) => Known::Remote(Arc::downgrade(file)),
+        };
+        self.files().insert(name.clone(), known);
+        Ok(found)
+    }
+
+    fn known(&self, name: &FileName) -> Option<Option<Source>> {
+        match self.files().get(name)? {
+            Known::Absent => Some(None),
+            Known::Snapshot { path, etag } => Some(Some(Source::Snapshot { path: path.clone(), etag: etag.clone() })),
+            Known::Remote(file) => Some(Some(Source::Remote(file.upgrade()?))),
+        }
+    }
+
+    fn find(self: &Arc<Self>, name: &FileName) -> Result<Option<Source>, HubError> {
+        if let Some(path) = self.in_snapshot(name) {
+            let etag = Snapshot::etag(&path);
+            return Ok(Some(Source::Snapshot { path, etag }));
+        }
+        let remote = |spans| {
+            let (repo, name, meter, gate) = (Arc::clone(self), name.clone(), Meter::default(), Mutex::default());
+            Some(Source::Remote(Arc::new(RemoteFile { repo, name, spans, meter, gate })))
+        };
+        let stem = self.shelf.stem(name);
+        let _lock = self.lock(name)?;
+        if let Some(spans) = SpanFile::open(&stem)? {
+            return Ok(remote(spans));
+        }
+        if self.lacks(name)? {
+            return Ok(None);
+        }
+        let meters = [&self.hub.meter, &self.meter];
+        let Some((bytes, version)) = self.hub.client.first(self.place(name, &meters), FIRST)? else {
+            self.shelf.note_absent(name)?;
+            return Ok(None);
+        };
+        let spans = SpanFile::create(&stem, version)?;
+        spans.write(0, &bytes)?;
+        Ok(remote(spans))
+    }
+
+    /// True when a file is known to be absent without asking the Hub.
+    fn lacks(&self, name: &FileName) -> Result<bool, HubError> {
+        if self.shelf.lacks(name) || self.snapshot.as_ref().is_some_and(|snapshot| snapshot.lacks(name)) {
+            return Ok(true);
+        }
+        if !self.hub.settings.offline {
+            return Ok(false);
+        }
+        // Whoever made the snapshot left out what was not needed; nobody else can be asked.
+        if self.snapshot.as_ref().is_some_and(Snapshot::is_there) {
+            return Ok(true);
+        }
+        Err(self.offline(&format!("{}/{name}", self.id)))
+    }
+
+    fn offline(&self, what: &str) -> HubError {
+        HubError::Offline { what: what.to_owned(), model: format!("{}@{}", self.id, self.commit) }
+    }
+
+    fn in_snapshot(&self, name: &FileName) -> Option<PathBuf> {
+        self.snapshot.as_ref()?.file(name)
+    }
+
+    /// A whole file out of our cache; `None` when not all of it is there and sound.
+    fn held_whole(&self, name: &FileName) -> Result<Option<Vec<u8>>, HubError> {
+        let Some(spans) = SpanFile::open(&self.shelf.stem(name))? else { return Ok(None) };
+        let all = 0..spans.version().size;
+        if all.end > TEXT_CAP || !spans.held().holds(&all) {
+            return Ok(None);
+        }
+        let forgotten = spans.check(&all);
+        self.damaged(name, &forgotten);
+        Ok(spans.bytes(&all).map(<[u8]>::to_vec))
+    }
+
+    fn keep_whole(&self, name: &FileName, bytes: &[u8], etag: Option<String>) -> Result<(), HubError> {
+        self.make_room(bytes.len() as u64)?;
+        let _lock = self.lock(name)?;
+        let spans = SpanFile::create(&self.shelf.stem(name), Version { size: bytes.len() as u64, etag })?;
+        let size = self.hub.settings.limits.span.max(1);
+        bytes.chunks(size).enumerate().try_for_each(|(i, piece)| spans.write((i * size) as u64, piece))
+    }
+
+    fn lock(&self, name: &FileName) -> Result<File, HubError> {
+        self.shelf.lock(name, || {
+            self.hub.remark(&format!("{}/{name}: another process is fetching it; waiting for what it brings", self.id));
+        })
+    }
+
+    fn make_room(&self, needed: u64) -> Result<(), HubError> {
+        let limit = self.hub.settings.cache_limit;
+        limit.map_or(Ok(()), |limit| self.hub.store.make_room(&self.shelf, &self.id, needed, limit))
+    }
+
+    fn damaged(&self, name: &FileName, spans: &[Range<u64>]) {
+        if let Some(first) = spans.first() {
+            let (bytes, id) = (spans.iter().map(|span| span.end - span.start).sum::<u64>(), &self.id);
+            self.hub.remark(&format!(
+                "{id}/{name}: {bytes} bytes of the cache, the first at {}, are not what was written there; they are fetched again",
+                first.start
+            ));
+        }
+    }
+
+    fn place<'a>(&'a self, file: &'a FileName, meters: &'a [&'a Meter]) -> Place<'a> {
+        Place { repo: &self.id, revision: &self.pinned, file, meters }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<FileName, Known>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RemoteFile {
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.spans.version().size
+    }
+
+    /// True when it holds no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its etag, when the Hub gave one.
+    #[must_use]
+    pub fn etag(&self) -> Option<&str> {
+        self.spans.version().etag.as_deref()
+    }
+
+    /// The model that it belongs to.
+    #[must_use]
+    pub fn repo(&self) -> &Arc<Repo> {
+        &self.repo
+    }
+
+    /// What reading it has cost, but for the request that found it.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
+    }
+
+    /// The bytes of a range within the file, fetched if they are not here.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub fn bytes(&self, range: Range<u64>) -> Result<&[u8], HubError> {
+        if let Some(bytes) = self.spans.bytes(&range) {
+            return Ok(bytes);
+        }
+        Repo::fetch(&[(self, std::iter::once(range.clone()).collect())], &|_, _| {})?;
+        let (file, Range { start, end }) = (self.repo.label(self.name.as_str()), range.clone());
+        self.spans.bytes(&range).ok_or(HubError::Unsound { file, start, end })
+    }
+}
+
+impl Repo {
+    /// Bring ranges of files here: compare what the cache holds with its digests, and fetch what is missing, one request
+    /// a run of contiguous bytes, gaps bridged within [`super::Limits::bridge`], runs longer than
+    /// [`super::Limits::piece`] in several requests. `progress(done, total)` counts bytes that move.
+    ///
+    /// Bytes that came stay when the fetch fails, or the process ends, halfway.
+    ///
+    /// # Errors
+    /// See [`HubError`].
+    pub fn fetch(
+        wanted: &[(&RemoteFile, RangeSet)],
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Vec<Fetched>, HubError> {
+        let mut wanted: Vec<_> = wanted.iter().collect();
+        // One order for all processes, so that none waits for another in a circle.
+        wanted.sort_by(|a, b| (&a.0.repo.id, &a.0.name).cmp(&(&b.0.repo.id, &b.0.name)));
+        let before: Vec<_> = wanted.iter().map(|(file, _)| (file.meter.bytes(), file.meter.requests())).collect();
+        let mut cached = Vec::new();
+        for (file, set) in &wanted {
+            set.iter().for_each(|range| file.repo.damaged(&file.name, &file.spans.check(&range)));
+            cached.push(set.bytes() - file.spans.missing(set).bytes());
+        }
+        for round in 0.. {
+            let lacking: Vec<_> = wanted.iter().filter(|(file, set)| !file.missing(set).is_empty()).copied().collect();
+            if lacking.is_empty() {
+                break;
+            }
+            if round == REPAIRS {
+                let (file, set) = lacking[0];
+                let range = file.missing(set).iter().next().unwrap_or_default();
+                let file = file.repo.label(file.name.as_str());
+                return Err(HubError::Unsound { file, start: range.start, end: range.end });
+            }
+            fetch_missing(&lacking, progress)?;
+            // What another process brought is compared before it is believed; what came just now has been.
+            for (file, set) in &wanted {
+                set.iter().for_each(|range| file.repo.damaged(&file.name, &file.spans.check(&range)));
+            }
+        }
+        let done = wanted.iter().zip(before).zip(cached).map(|(((file, set), before), cached)| Fetched {
+            file: file.name.to_string(),
+            wanted: set.bytes(),
+            cached,
+            bytes: file.meter.bytes() - before.0,
+            requests: file.meter.requests() - before.1,
+        });
+        Ok(done.collect())
+    }
+}
+
+impl RemoteFile {
+    /// Wanted bytes that are not here.
+    fn missing(&self, wanted: &RangeSet) -> RangeSet {
+        self.spans.missing(wanted)
+    }
+}
+
+/// A range of one file, and the file.
+struct Job<'a> {
+    file: &'a RemoteFile,
+    range: Range<u64>,
+}
+
+fn fetch_missing(wanted: &[&(&RemoteFile, RangeSet)], progress: &(dyn Fn(u64, u64) + Sync)) -> Result<(), HubError> {
+    let mut locks = Vec::new();
+    let mut jobs = Vec::new();
+    for (file, set) in wanted.iter().copied() {
+        let gate = file.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.push((gate, file.repo.lock(&file.name)?));
+        // Whoever had the lock may have brought them.
+        file.spans.reload()?;
+        let end = set.iter().last().map_or(0, |range| range.end);
+        if end > file.len() {
+            let (label, size) = (file.repo.label(file.name.as_str()), file.len());
+            return Err(HubError::ContentRange { file: label, asked: (size, end), given: format!("bytes */{size}") });
+        }
+        let limits = &file.repo.hub.settings.limits;
+        let runs = runs(&file.missing(set), &file.spans.held(), limits.bridge);
+        jobs.extend(pieces(&runs, limits.piece).into_iter().map(|range| Job { file, range }));
+    }
+    let Some(Job { file: RemoteFile { repo, .. }, .. }) = jobs.first() else { return Ok(()) };
+    let total: u64 = jobs.iter().map(|job| job.range.end - job.range.start).sum();
+    if repo.hub.settings.offline {
+        return Err(repo.offline(&format!("{}: {total} bytes of {}", repo.id, jobs[0].file.name)));
+    }
+    repo.make_room(total)?;
+    let (next, stop, failed) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
+    let done = std::sync::atomic::AtomicU64::new(0);
+    let moved = |bytes: u64| progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
+    moved(0);
+    let work = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = job.run(&stop, &moved) {
+                stop.store(true, Ordering::Relaxed);
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                // The first failure is the reason; the others stopped because of it.
+                failed.get_or_insert(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let others = repo.hub.settings.limits.parallel.clamp(1, jobs.len()) - 1;
+        (0..others).for_each(|_| _ = scope.spawn(work));
+        work();
+    });
+    drop(locks);
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+impl Job<'_> {
+    /// Fetch the range and keep it, span by span.
+    fn run(&self, stop: &AtomicBool, moved: &(dyn Fn(u64) + Sync)) -> Result<(), HubError> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(HubError::Stopped);
+        }
+        let RemoteFile { repo, name, spans, meter, gate: _ } = self.file;
+        let meters = [&repo.hub.meter, &repo.meter, meter];
+        let size = repo.hub.settings.limits.span.max(1);
+        let mut at = self.range.start;
+        let mut pending = Vec::with_capacity(size.min((self.range.end - self.range.start) as usize));
+        let result =
+            repo.hub.client.range(repo.place(name, &meters), self.range.clone(), spans.version(), &mut |mut piece| {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(HubError::Stopped);
+                }
+                moved(piece.len() as u64);
+                while !piece.is_empty() {
+                    let (now, later) = piece.split_at(piece.len().min(size - pending.len()));
+                    pending.extend_from_slice(now);
+                    piece = later;
+                    if pending.len() == size {
+                        spans.write(at, &pending)?;
+                        at += size as u64;
+                        pending.clear();
+                    }
+                }
+                Ok(())
+            });
+        // What came before a failure is as good as what came without one.
+        let kept = spans.write(at, &pending);
+        result.and(kept)
+    }
+}

@@ -1,0 +1,324 @@
+//! `Store`: our cache of what was fetched, a folder for each model and commit.
+//!
+//! ```text
+//! HOST/OWNER--NAME/refs/REVISION          the commit that a branch was when it was last asked for
+//! HOST/OWNER--NAME/COMMIT/FILE.spans      the file's bytes, with holes
+//! HOST/OWNER--NAME/COMMIT/FILE.journal    what of them is there (see `spans`)
+//! HOST/OWNER--NAME/COMMIT/FILE.lock       held by the process that fetches
+//! HOST/OWNER--NAME/COMMIT/FILE.absent     the commit has no such file
+//! HOST/OWNER--NAME/COMMIT/use             held, shared, by every process that has the commit open; its time is the last use
+//! lock                                    held while a commit's folder is entered or removed
+//! ```
+//!
+//! A commit's content never changes, so nothing here grows old. When a limit is given, the commits that were not used for
+//! the longest time go first; one that a process has open stays.
+
+use super::error::HubError;
+use super::id::{Commit, FileName, RepoId, Revision};
+use super::spans::{SpanFile, journal_bytes, with};
+use reqwest::Url;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Our cache.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// One commit's folder, held open against removal.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    folder: PathBuf,
+    /// Locked, shared, as long as this lives.
+    _held: File,
+}
+
+/// One model at one commit, as [`Store::list`] finds it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Entry {
+    /// Whose.
+    pub host: String,
+    /// `owner/name`.
+    pub model: String,
+    /// The commit.
+    pub commit: String,
+    /// Its files.
+    pub files: Vec<FileEntry>,
+    /// Bytes held of all files.
+    pub bytes: u64,
+    /// When it was last opened, in seconds since 1970.
+    pub last_used: u64,
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+/// One file of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FileEntry {
+    /// Its name.
+    pub file: String,
+    /// Its length.
+    pub size: u64,
+    /// Bytes held.
+    pub held: u64,
+}
+
+/// A span that is not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Damage {
+    /// The file.
+    pub file: String,
+    /// First byte.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+fn disk(path: &Path) -> impl Fn(io::Error) -> HubError {
+    let path = path.display().to_string();
+    move |source| HubError::Disk { path: path.clone(), source }
+}
+
+fn open_lock(path: &Path) -> Result<File, HubError> {
+    OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(disk(path))
+}
+
+impl Store {
+    /// The cache in a directory, which is made when the first byte is kept.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn repo(&self, endpoint: &Url, repo: &RepoId) -> PathBuf {
+        // Colons of addresses and ports are no part of a name on every system.
+        let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
+        let host: String = endpoint.host_str().unwrap_or("nowhere").chars().map(plain).collect();
+        let port = endpoint.port().map(|port| format!("_{port}")).unwrap_or_default();
+        let path: String = endpoint.path().trim_matches('/').chars().map(plain).collect();
+        let path = if path.is_empty() { path } else { format!("_{path}") };
+        self.root.join(format!("{host}{port}{path}")).join(repo.folder())
+    }
+
+    /// Enter a commit's folder, made if need be.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(super) fn shelf(&self, endpoint: &Url, repo: &RepoId, commit: &Commit) -> Result<Shelf, HubError> {
+        let folder = self.repo(endpoint, repo).join(commit.as_str());
+        fs::create_dir_all(&self.root).map_err(disk(&self.root))?;
+        let door = self.door()?;
+        fs::create_dir_all(&folder).map_err(disk(&folder))?;
+        let path = folder.join(USE);
+        let held = open_lock(&path)?;
+        held.lock_shared().map_err(disk(&path))?;
+        // A time that cannot be set costs the order of eviction, no more.
+        let _ = held.set_modified(SystemTime::now());
+        drop(door);
+        Ok(Shelf { folder, _held: held })
+    }
+
+    /// The commit that a revision was when it was last asked for.
+    pub(super) fn read_ref(&self, endpoint: &Url, repo: &RepoId, revision: &Revision) -> Option<Commit> {
+        let path = self.repo(endpoint, repo).join(REFS).join(revision.file());
+        String::from_utf8(super::super::files::read_regular(&path, 64).ok()?).ok()?.trim().parse().ok()
+    }
+
+    /// Note which commit a revision is.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(super) fn write_ref(
+        &self,
+        endpoint: &Url,
+        repo: &RepoId,
+        revision: &Revision,
+        commit: &Commit,
+    ) -> Result<(), HubError> {
+        if self.read_ref(endpoint, repo, revision).as_ref() == Some(commit) {
+            return Ok(());
+        }
+        let folder = self.repo(endpoint, repo).join(REFS);
+        let path = folder.join(revision.file());
+        let unfinished = folder.join(format!("{}.{}", revision.file(), std::process::id()));
+        fs::create_dir_all(&folder).map_err(disk(&folder))?;
+        fs::write(&unfinished, commit.as_str()).map_err(disk(&unfinished))?;
+        fs::rename(&unfinished, &path).map_err(disk(&path))
+    }
+
+    /// Held while a commit's folder is entered or removed.
+    fn door(&self) -> Result<File, HubError> {
+        let path = self.root.join("lock");
+        let door = open_lock(&path)?;
+        door.lock().map_err(disk(&path))?;
+        Ok(door)
+    }
+
+    /// Every model and commit in the cache, the one that was not used for the longest time first.
+    #[must_use]
+    pub fn list(&self) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (host, host_folder) in folders(&self.root) {
+            for (repo, repo_folder) in folders(&host_folder) {
+                for (commit, folder) in folders(&repo_folder).into_iter().filter(|(name, _)| name != REFS) {
+                    if commit.parse::<Commit>().is_err() {
+                        continue;
+                    }
+                    let files = files(&folder);
+                    let used = fs::metadata(folder.join(USE)).and_then(|data| data.modified()).ok();
+                    let last_used = used.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+                    entries.push(Entry {
+                        host: host.clone(),
+                        model: repo.replacen("--", "/", 1),
+                        commit,
+                        bytes: files.iter().map(|file| file.held).sum(),
+                        files,
+                        last_used: last_used.map_or(0, |time| time.as_secs()),
+                        folder,
+                    });
+                }
+            }
+        }
+        entries.sort_by(|a, b| (a.last_used, &a.folder).cmp(&(b.last_used, &b.folder)));
+        entries
+    }
+
+    /// Remove an entry; false when a process has it open.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn remove(&self, entry: &Entry) -> Result<bool, HubError> {
+        let door = self.door()?;
+        let held = open_lock(&entry.folder.join(USE));
+        if let Ok(held) = &held
+            && held.try_lock().is_err()
+        {
+            return Ok(false);
+        }
+        // Journals first: data without one is nothing.
+        for file in &entry.files {
+            let _ = fs::remove_file(with(&entry.folder.join(&file.file), "journal"));
+        }
+        drop(held);
+        fs::remove_dir_all(&entry.folder).map_err(disk(&entry.folder))?;
+        drop(door);
+        // Folders that are empty now go too; others stay.
+        let refs = entry.folder.parent().map(|repo| repo.join(REFS));
+        if let Some(repo) = entry.folder.parent()
+            && folders(repo).iter().all(|(name, _)| name == REFS)
+        {
+            let _ = refs.map(fs::remove_dir_all);
+            let _ = fs::remove_dir(repo);
+            let _ = repo.parent().map(fs::remove_dir);
+        }
+        Ok(true)
+    }
+
+    /// Compare every span of an entry with its digest. What differs is forgotten by the next line written, and fetched
+    /// again when it is needed.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn verify(&self, entry: &Entry) -> Result<Vec<Damage>, HubError> {
+        let mut damage = Vec::new();
+        for file in &entry.files {
+            let Some(spans) = SpanFile::open(&entry.folder.join(&file.file))? else { continue };
+            let bad = spans.check(&(0..spans.version().size));
+            damage.extend(bad.into_iter().map(|r| Damage { file: file.file.clone(), start: r.start, end: r.end }));
+        }
+        Ok(damage)
+    }
+
+    /// Make room for `needed` bytes of the commit in `shelf` under a limit.
+    ///
+    /// # Errors
+    /// [`HubError::CacheLimit`]: what is in use leaves too little room; or the operating system refuses.
+    pub(super) fn make_room(&self, shelf: &Shelf, model: &RepoId, needed: u64, limit: u64) -> Result<(), HubError> {
+        let entries = self.list();
+        let mut held: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        for entry in entries.iter().filter(|entry| entry.folder != shelf.folder) {
+            if held.saturating_add(needed) <= limit {
+                return Ok(());
+            }
+            if self.remove(entry)? {
+                held -= entry.bytes;
+            }
+        }
+        if held.saturating_add(needed) <= limit {
+            return Ok(());
+        }
+        Err(HubError::CacheLimit { model: model.to_string(), needed, held, limit })
+    }
+}
+
+const USE: &str = "use";
+const REFS: &str = "refs";
+
+impl Shelf {
+    /// What a file's data, journal and lock are named after.
+    pub(super) fn stem(&self, file: &FileName) -> PathBuf {
+        self.folder.join(file.as_str())
+    }
+
+    /// The commit is known to have no such file.
+    pub(super) fn lacks(&self, file: &FileName) -> bool {
+        with(&self.stem(file), "absent").is_file()
+    }
+
+    /// Note that the commit has no such file.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(super) fn note_absent(&self, file: &FileName) -> Result<(), HubError> {
+        let path = with(&self.stem(file), "absent");
+        fs::write(&path, b"").map_err(disk(&path))
+    }
+
+    /// Take the lock under which a file is made or written to. `waiting` is called when another process has it.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(super) fn lock(&self, file: &FileName, waiting: impl FnOnce()) -> Result<File, HubError> {
+        let path = with(&self.stem(file), "lock");
+        let lock = open_lock(&path)?;
+        if lock.try_lock().is_err() {
+            waiting();
+            lock.lock().map_err(disk(&path))?;
+        }
+        Ok(lock)
+    }
+}
+
+/// The directories in a directory, by name.
+fn folders(path: &Path) -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+        .collect();
+    found.sort();
+    found
+}
+
+fn files(folder: &Path) -> Vec<FileEntry> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut files: Vec<_> = names
+        .filter_map(|name| {
+            let file = name.strip_suffix(".journal")?.to_owned();
+            let (version, held) = journal_bytes(&folder.join(&file))?;
+            Some(FileEntry { file, size: version.size, held })
+        })
+        .collect();
+    files.sort_by(|a, b| a.file.cmp(&b.file));
+    files
+}

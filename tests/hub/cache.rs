@@ -1,0 +1,313 @@
+//! The caches: ours, which survives being killed and spoilt, and the standard one, which is read first.
+
+use super::rude::{Act, Rude};
+use super::server::{Desk, Server, desk, same_weights, settings};
+use super::site::{COMMIT, Content, MODEL, Site};
+use super::token::program;
+use crate::support::{model, path, ran};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tempfile::TempDir;
+use wordline::checkpoint::Checkpoint;
+use wordline::checkpoint::hub::HubError;
+
+const FIXTURE: &str = "given/llama";
+
+fn names(checkpoint: &Checkpoint) -> Vec<String> {
+    checkpoint.weights.entries().map(|(_, e)| e.name.clone()).collect()
+}
+
+fn fetch_all(checkpoint: &Checkpoint) -> u64 {
+    let names = names(checkpoint);
+    let fetched = checkpoint.weights.fetch(names.iter().map(String::as_str), &|_, _| {}).unwrap();
+    fetched.iter().map(|file| file.bytes).sum()
+}
+
+/// The one file of this ending below a folder.
+fn find(folder: &Path, ending: &str) -> PathBuf {
+    let mut found = Vec::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(folder) = left.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                left.push(path);
+            } else if path.to_str().unwrap().ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+#[test]
+fn what_was_fetched_is_not_asked_for_again() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let (cache, first) = desk(&server);
+    fetch_all(&first.open().unwrap());
+    drop(first);
+    server.forget();
+    let desk = Desk::new(&server.endpoint, cache.path());
+    let checkpoint = desk.open().unwrap();
+    assert_eq!(fetch_all(&checkpoint), 0);
+    same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+    // Only what `main` is now had to be asked.
+    let seen: Vec<_> = server.seen().into_iter().map(|seen| seen.path).collect();
+    assert_eq!(seen, [format!("/{MODEL}/resolve/main/config.json")]);
+    // A commit needs not even that.
+    server.forget();
+    let repo = desk.hub.open(&format!("{MODEL}@{COMMIT}").parse().unwrap()).unwrap();
+    assert!(repo.read(&"config.json".parse().unwrap()).unwrap().is_some());
+    assert!(server.seen().is_empty());
+}
+
+#[test]
+fn spoilt_bytes_are_noticed_and_fetched_again() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let (cache, first) = desk(&server);
+    let total = fetch_all(&first.open().unwrap());
+    drop(first);
+    let data = find(cache.path(), "model.safetensors.spans");
+    let mut bytes = fs::read(&data).unwrap();
+    let at = bytes.len() - 1000;
+    bytes[at] ^= 0x40;
+    fs::write(&data, &bytes).unwrap();
+    let check = || ran(program(&server.endpoint, cache.path(), &["cache", "verify", "--json"]).output().unwrap());
+    let verdict = check();
+    let report: Value = serde_json::from_str(&verdict.out).unwrap();
+    assert_eq!((verdict.code, &report["ok"]), (1, &Value::Bool(false)));
+    assert_eq!(report["models"][0]["damaged"][0]["file"], "model.safetensors");
+    let desk = Desk::new(&server.endpoint, cache.path());
+    let checkpoint = desk.open().unwrap();
+    assert_eq!(fetch_all(&checkpoint), total, "the span that holds the byte");
+    same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+    let remarks = desk.remarks.lock().unwrap().join("\n");
+    assert!(remarks.contains("model.safetensors") && remarks.contains("fetched again"), "{remarks}");
+    assert_eq!(check().code, 0);
+    // A data file that was cut, and one that is gone.
+    for spoil in [|path: &Path| fs::write(path, b"short"), |path: &Path| fs::remove_file(path)] {
+        spoil(&data).unwrap();
+        let desk = Desk::new(&server.endpoint, cache.path());
+        same_weights(&desk.open().unwrap(), &model(FIXTURE).checkpoint);
+    }
+}
+
+/// Kill a fetch at many moments; what it left is used or repaired, and in the end all is right.
+#[test]
+fn a_fetch_that_is_killed_leaves_a_cache_that_the_next_one_uses() {
+    // The weights come in drops, so that there are moments to be killed at.
+    let rude = Rude::new(Site::of(&path("given/mistral")), |seen, _, reply| {
+        let mut acts = vec![Act::Send(reply.head(reply.body.len()))];
+        for piece in reply.body.chunks(8 << 10) {
+            acts.push(Act::Send(piece.to_vec()));
+            if seen.file.ends_with(".safetensors") {
+                acts.push(Act::Wait(Duration::from_millis(4)));
+            }
+        }
+        acts
+    });
+    let cache = TempDir::new().unwrap();
+    for round in 0..10_u64 {
+        let mut child = program(&rude.endpoint, cache.path(), &["fetch", MODEL, "--json"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Moments spread over the first half second, with an odd step.
+        std::thread::sleep(Duration::from_millis(20 + round * 47));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let desk = Desk::new(&rude.endpoint, cache.path());
+    let checkpoint = desk.open().unwrap();
+    fetch_all(&checkpoint);
+    same_weights(&checkpoint, &model("given/mistral").checkpoint);
+    drop((checkpoint, desk));
+    let last = ran(program(&rude.endpoint, cache.path(), &["fetch", MODEL, "--json"]).output().unwrap());
+    assert_eq!(last.code, 0, "{}", last.err);
+    let check = ran(program(&rude.endpoint, cache.path(), &["cache", "verify", "--json"]).output().unwrap());
+    assert_eq!(check.code, 0, "{}", check.out);
+}
+
+#[test]
+fn two_at_once_share_one_fetch() {
+    let server = Server::changing(Site::of(&path(FIXTURE)), |seen, _, reply| match seen.file.as_str() {
+        "model.safetensors" => reply.with("test-wait-ms", "200"),
+        _ => reply,
+    });
+    let cache = TempDir::new().unwrap();
+    let total = std::thread::scope(|scope| {
+        let work = || {
+            let desk = Desk::new(&server.endpoint, cache.path());
+            let checkpoint = desk.open().unwrap();
+            let moved = fetch_all(&checkpoint);
+            same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+            moved
+        };
+        let (a, b) = (scope.spawn(work), scope.spawn(work));
+        a.join().unwrap() + b.join().unwrap()
+    });
+    let local = model(FIXTURE);
+    assert_eq!(total, local.checkpoint.weights.stored_bytes(), "each byte moved once");
+}
+
+#[test]
+fn offline_is_what_the_caches_hold() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let cache = TempDir::new().unwrap();
+    let run = |args: &[&str], offline: bool| {
+        let mut command = program(&server.endpoint, cache.path(), args);
+        if offline {
+            command.env("HF_HUB_OFFLINE", "1");
+        }
+        ran(command.output().unwrap())
+    };
+    let nothing = run(&["inspect", MODEL], true);
+    assert_eq!(nothing.code, 2);
+    assert!(nothing.err.contains("HF_HUB_OFFLINE") && nothing.err.contains("wordline fetch"), "{}", nothing.err);
+    assert!(server.seen().is_empty());
+    assert_eq!(run(&["inspect", MODEL], false).code, 0);
+    server.forget();
+    assert_eq!(run(&["inspect", MODEL], true).code, 0, "headers are here");
+    let weights = run(&["run", MODEL, "--ids", "1,2", "-n", "2"], true);
+    assert!(weights.code == 2 && weights.err.contains("HF_HUB_OFFLINE"), "weights are not: {}", weights.err);
+    assert!(server.seen().is_empty());
+    assert_eq!(run(&["fetch", MODEL], false).code, 0);
+    server.forget();
+    let text = run(&["run", MODEL, "--prompt", "Hello", "-n", "2"], true);
+    assert_eq!(text.code, 0, "{}", text.err);
+    assert!(server.seen().is_empty());
+    // A Hub that is down is no obstacle either, and it is said.
+    let endpoint = server.endpoint.clone();
+    drop(server);
+    let mut settings = settings(&endpoint, cache.path());
+    settings.limits.connect = Duration::from_millis(500);
+    let desk = Desk::with(settings);
+    same_weights(&desk.open().unwrap(), &model(FIXTURE).checkpoint);
+    assert!(desk.remarks.lock().unwrap()[0].contains(COMMIT));
+}
+
+/// The standard cache's folders, as the Hub's own client makes them.
+fn snapshot(cache: &Path, files: &[&str]) {
+    let repo = cache.join("hf/hub").join(format!("models--{}", MODEL.replace('/', "--")));
+    let folder = repo.join("snapshots").join(COMMIT);
+    fs::create_dir_all(&folder).unwrap();
+    fs::create_dir_all(repo.join("refs")).unwrap();
+    fs::write(repo.join("refs/main"), COMMIT).unwrap();
+    for file in files {
+        fs::copy(path(FIXTURE).join(file), folder.join(file)).unwrap();
+    }
+}
+
+#[test]
+fn the_standard_cache_is_read_first() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let (cache, desk) = desk(&server);
+    snapshot(cache.path(), &["config.json", "tokenizer.json", "model.safetensors"]);
+    let checkpoint = desk.open().unwrap();
+    assert_eq!(fetch_all(&checkpoint), 0);
+    same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+    assert!(checkpoint.folder.read("tokenizer.json").unwrap().is_some());
+    assert_eq!(server.seen().len(), 1, "what `main` is: {:?}", server.seen());
+    // Offline it is enough by itself, and what the snapshot lacks is absent.
+    let mut settings = settings(&server.endpoint, cache.path());
+    settings.offline = true;
+    let desk = Desk::with(settings);
+    let checkpoint = desk.open().unwrap();
+    same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+    assert!(checkpoint.folder.read("generation_config.json").unwrap().is_none());
+    // The weights of a commit have one name wherever they lie, as long as the etag is not known from one place alone.
+    assert_eq!(checkpoint.weights.identity().unwrap().len(), 64);
+}
+
+#[test]
+fn the_cache_keeps_to_its_limit() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let cache = TempDir::new().unwrap();
+    let size = model(FIXTURE).checkpoint.weights.stored_bytes();
+    let open = |revision: &str, limit: u64| {
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.cache_limit = Some(limit);
+        let desk = Desk::with(settings);
+        let repo = desk.hub.open(&format!("{MODEL}@{revision}").parse().unwrap())?;
+        let checkpoint = Checkpoint::from_folder(wordline::checkpoint::Folder::Hub(repo)).unwrap();
+        let names = names(&checkpoint);
+        checkpoint.weights.fetch(names.iter().map(String::as_str), &|_, _| {}).map_err(|error| match error {
+            wordline::checkpoint::FileError::Hub(error) => *error,
+            other => panic!("{other}"),
+        })?;
+        Ok::<_, HubError>(checkpoint)
+    };
+    let error = open("main", size / 2).map(|_| ()).unwrap_err();
+    assert!(matches!(error, HubError::CacheLimit { .. }), "{error}");
+    // Old entries of other commits go first, the one in use stays.
+    let first = open("main", u64::MAX).unwrap();
+    let store = wordline::checkpoint::hub::Store::new(cache.path().join("wl/hub"));
+    let old = store.list().remove(0);
+    let folder = find(cache.path(), "model.safetensors.journal").parent().unwrap().to_owned();
+    let other = folder.with_file_name("f".repeat(40));
+    fs::create_dir_all(&other).unwrap();
+    for entry in fs::read_dir(&folder).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), other.join(entry.file_name())).unwrap();
+    }
+    assert_eq!(store.list().len(), 2);
+    assert!(!store.remove(&old).unwrap(), "it is open");
+    drop(first);
+    // Text files are part of the sum; there is room for one model and a half.
+    let held = old.bytes;
+    fs::remove_file(folder.join("model.safetensors.journal")).unwrap();
+    open("main", held + held / 2).unwrap();
+    let left = store.list();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!((left[0].commit.as_str(), left[0].model.as_str(), left[0].bytes), (COMMIT, MODEL, held));
+    assert!(store.remove(&left[0]).unwrap() && store.list().is_empty());
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let cache = TempDir::new().unwrap();
+    fs::write(cache.path().join("wl"), b"a file").unwrap();
+    let ran = ran(program(&server.endpoint, cache.path(), &["inspect", MODEL]).output().unwrap());
+    assert!(ran.code == 2 && ran.err.contains("wl"), "{}", ran.err);
+}
+
+#[test]
+fn a_full_disk_is_named() {
+    // The one device that is always full.
+    let full = Path::new("/dev/full");
+    if !full.exists() {
+        println!("skipped: there is no /dev/full");
+        return;
+    }
+    let error = std::fs::OpenOptions::new()
+        .write(true)
+        .open(full)
+        .and_then(|mut file| std::io::Write::write_all(&mut file, b"x"));
+    let error = HubError::Disk { path: "x.spans".to_owned(), source: error.unwrap_err() };
+    assert!(error.to_string().contains("wordline cache clean"), "{error}");
+}
+
+#[test]
+fn an_index_of_several_files_is_cached_with_what_is_absent() {
+    let mut site = Site::of(&path("given/mistral"));
+    site.files.insert("README.md".to_owned(), Content::Bytes(Vec::new()));
+    let server = Server::new(site);
+    let (cache, first) = desk(&server);
+    first.open().unwrap();
+    assert_eq!(server.of("model.safetensors").len(), 1, "asked once: it is absent");
+    drop(first);
+    server.forget();
+    let desk = Desk::new(&server.endpoint, cache.path());
+    let checkpoint = desk.open().unwrap();
+    assert_eq!(server.seen().len(), 1);
+    // An empty file is a file.
+    assert_eq!(checkpoint.folder.read("README.md").unwrap(), Some(Vec::new()));
+    assert_eq!(checkpoint.folder.read("README.md").unwrap(), Some(Vec::new()));
+    assert_eq!(server.of("README.md").len(), 1);
+}
