@@ -11,8 +11,19 @@ use wordline_engine::{Capacity, EngineModel, Image, ImageLayout, Kernels, ModelE
 use wordline_ir::{Cut, Program, Slot, TensorId};
 use wordline_lowering::split::{Stage, join, split};
 
-/// Hybrid, windowed and not with two rotary bases, hybrid with a mixture of experts.
-const MODELS: [&str; 3] = ["demo", "given/gemma3", "given/qwen3_next"];
+/// Every kind of model: hybrid, with learned positions, windowed and not with two rotary bases, with a mixture of experts.
+const MODELS: [&str; 10] = [
+    "demo",
+    "given/gemma3",
+    "given/gpt2",
+    "given/llama",
+    "given/mistral",
+    "given/phi3",
+    "given/qwen2",
+    "given/qwen3",
+    "given/qwen3_5",
+    "given/qwen3_next",
+];
 
 const CAPACITY: Capacity = Capacity { ctx: 32, step_rows: 16 };
 const PROMPT: usize = 12;
@@ -33,6 +44,8 @@ fn plans(layers: usize) -> Vec<Vec<Range<usize>>> {
         let starts = [0].into_iter().chain(borders.iter().copied());
         plans.push(starts.zip(ends).map(|(start, end)| start..end).collect());
     }
+    // Of few layers some of these leave a stage with none.
+    plans.retain(|plan| plan.iter().skip(1).all(|layers| !layers.is_empty()));
     plans.sort_by_key(|plan| (plan.len(), plan[0].end));
     plans.dedup();
     plans

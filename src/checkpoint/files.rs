@@ -98,8 +98,10 @@ pub(super) enum Stamp {
     Fixed,
     /// The system's record: device, inode, length, change times.
     Record(String),
-    /// A file of a commit, which never changes: the host, the commit and, where known, the etag.
+    /// A file of a commit, fetched and compared: endpoint, model, commit and, where known, the etag.
     Commit(String),
+    /// A file of a commit out of the standard Hub cache, which may be spoilt: the system's record.
+    Copy(String),
 }
 
 #[derive(Debug)]
@@ -124,6 +126,14 @@ impl Blob {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Forget what a cache of ours holds of the bytes, for they make no sense.
+    pub(super) fn forget(&self) {
+        if let Bytes::Remote(file) = &self.bytes {
+            // What cannot be removed is found wanting again the next time.
+            let _ = file.forget();
+        }
     }
 
     /// A range of the bytes; those of a file on the Hub are fetched if they are not here.
@@ -236,15 +246,19 @@ impl Folder {
                 let bytes = self.embedded(name).ok_or_else(absent)?;
                 Ok(Blob { bytes: Bytes::Embedded(bytes), stamp: Stamp::Fixed })
             }
-            Self::Hub(repo) => {
-                let of_commit = |etag: Option<&str>| {
-                    Stamp::Commit(format!("{} {} {}", repo.host(), repo.commit(), etag.unwrap_or("-")))
-                };
-                match repo.file(&file_name(name)?)?.ok_or_else(absent)? {
-                    Source::Snapshot { path, etag } => Ok(Blob { stamp: of_commit(etag.as_deref()), ..mapped(&path)? }),
-                    Source::Remote(file) => Ok(Blob { stamp: of_commit(file.etag()), bytes: Bytes::Remote(file) }),
+            Self::Hub(repo) => match repo.file(&file_name(name)?)?.ok_or_else(absent)? {
+                Source::Snapshot { path } => {
+                    let Blob { bytes, stamp } = mapped(&path)?;
+                    Ok(Blob {
+                        bytes,
+                        stamp: if let Stamp::Record(record) = stamp { Stamp::Copy(record) } else { stamp },
+                    })
                 }
-            }
+                Source::Remote(file) => {
+                    let stamp = format!("{} {}", repo.stamp(), file.etag().unwrap_or("-"));
+                    Ok(Blob { stamp: Stamp::Commit(stamp), bytes: Bytes::Remote(file) })
+                }
+            },
         }
     }
 

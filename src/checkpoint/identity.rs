@@ -27,7 +27,8 @@ impl Weights {
     /// length, modification and change time to the nanosecond) and 64 pieces of its bytes. A write to the file moves
     /// its change time, which no program can set back; a copy of such a checkpoint is another one.
     ///
-    /// A model on the Hub is known by host, commit and etags; no byte of it is read, wherever it lies.
+    /// What was fetched from the Hub is known by endpoint, model, commit and etags, and no byte of it is read. A copy in the
+    /// standard Hub cache is held to no digest by anyone, so it is known by its content, as a directory is.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -48,11 +49,13 @@ impl Weights {
                     field(&mut hasher, stamp.as_bytes());
                     hasher.update(file.blob.len().to_le_bytes());
                 }
-                Stamp::Record(stamp) if total > whole_limit => {
+                Stamp::Record(stamp) | Stamp::Copy(stamp) if total > whole_limit => {
                     field(&mut hasher, stamp.as_bytes());
                     hasher.update(samples(file.blob.slice(0..file.blob.len())?));
                 }
-                Stamp::Record(_) | Stamp::Fixed => hasher.update(Sha256::digest(file.blob.slice(0..file.blob.len())?)),
+                Stamp::Record(_) | Stamp::Copy(_) | Stamp::Fixed => {
+                    hasher.update(Sha256::digest(file.blob.slice(0..file.blob.len())?))
+                }
             }
         }
         Ok(hex(&hasher.finalize()))
@@ -60,7 +63,7 @@ impl Weights {
 
     /// Identity of a part of the checkpoint: the tensor index, and the content of these stored tensors alone. Of a large
     /// part the content is what [`Weights::identity`] takes of a large checkpoint. No byte of another tensor is read, and
-    /// of a model on the Hub none at all.
+    /// of a model on the Hub none at all: its files are known by their stamps.
     ///
     /// # Errors
     /// A tensor cannot be read.
@@ -68,7 +71,7 @@ impl Weights {
         let mut hasher = self.index_hasher();
         if !self.is_local() {
             for file in &self.files {
-                if let Stamp::Commit(stamp) = &file.blob.stamp {
+                if let Stamp::Commit(stamp) | Stamp::Copy(stamp) = &file.blob.stamp {
                     field(&mut hasher, stamp.as_bytes());
                 }
             }

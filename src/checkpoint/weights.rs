@@ -213,7 +213,7 @@ impl Weights {
 
     /// True when values can be compared without moving them over a network.
     pub(super) fn is_local(&self) -> bool {
-        self.files.iter().all(|file| !matches!(file.blob.stamp, Stamp::Commit(_)))
+        self.files.iter().all(|file| !matches!(file.blob.stamp, Stamp::Commit(_) | Stamp::Copy(_)))
     }
 
     /// Every tensor's file name and header entry, by tensor name.
@@ -270,7 +270,11 @@ type Opened = Result<(Blob, Header), WeightsError>;
 fn open_all(folder: &Folder, names: &[String]) -> Vec<Opened> {
     let open = |name: &String| {
         let blob = folder.map(name)?;
-        let header = read_header(&blob, || folder.label(name))?;
+        let header = read_header(&blob, || folder.label(name)).inspect_err(|error| {
+            if let WeightsError::Header { .. } = error {
+                blob.forget();
+            }
+        })?;
         Ok((blob, header))
     };
     if folder.repo().is_none() || names.len() < 2 {

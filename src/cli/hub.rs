@@ -1,7 +1,7 @@
 //! Arguments and manners of commands that may open a model on the Hub: the cache's limit, remarks, and asking for a token.
 
 use super::failure::{Failure, chain, refused};
-use super::out;
+use super::{interrupt, out};
 use crate::checkpoint::FileError;
 use crate::checkpoint::hub::{Hub, HubError, Settings, Token, TokenError};
 use crate::model::Model;
@@ -85,8 +85,11 @@ fn ask(why: &str) -> Result<Option<Token>, Failure> {
         return Ok(None);
     }
     out::note(Failure::refused(why));
+    // Without a handler Ctrl-C would end the program before the terminal shows again what is typed.
+    let _guard = interrupt::guard();
     match rpassword::prompt_password("access token (it is not shown, and not kept): ") {
         Ok(text) => Ok(Token::parse(&text, "the prompt")?),
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Err(Failure::interrupted()),
         Err(_) => Ok(None),
     }
 }

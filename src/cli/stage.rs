@@ -15,8 +15,12 @@ use crate::pipeline::wire::{Assign, Member, Ready};
 use crate::pipeline::worker::Worker;
 use clap::Args as ClapArgs;
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time that a ticket file may take to appear.
+const TICKET_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, ClapArgs)]
 #[command(
@@ -24,7 +28,7 @@ use std::time::Duration;
                         one that the ticket names when this machine has it too. No weight comes over the link."
 )]
 pub(super) struct Args {
-    /// The ticket that `head` prints, or @FILE with it
+    /// The ticket that `head` prints, or @FILE with it; a file that is not there yet is waited for, a minute at most
     #[arg(long, value_name = "TICKET|@FILE")]
     join: String,
     /// End when the run ends, in place of waiting for the head's next one
@@ -109,11 +113,27 @@ fn place(args: &Args, ticket: &Ticket, assign: &Assign) -> Result<String, (Strin
     Err(("model".to_owned(), text))
 }
 
+/// A file's text, once it is there: whoever starts a ring starts its stages and its head in any order. `head` gives a
+/// file its name when it is whole.
+fn written(file: &str) -> std::io::Result<String> {
+    let give_up = Instant::now() + TICKET_WAIT;
+    let mut said = false;
+    loop {
+        match std::fs::read_to_string(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound && Instant::now() < give_up => {}
+            read => return read,
+        }
+        if !said {
+            out::note(format_args!("waiting for the ticket file {file}"));
+            said = true;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn ticket(join: &str) -> Result<Ticket, Failure> {
     let text = match join.strip_prefix('@') {
-        Some(file) => {
-            std::fs::read_to_string(file).map_err(|e| Failure::refused(format!("ticket file {file}: {e}")))?
-        }
+        Some(file) => written(file).map_err(|e| Failure::refused(format!("ticket file {file}: {e}")))?,
         None => join.to_owned(),
     };
     text.parse().map_err(|e| Failure::refused(format!("--join: {e}")))

@@ -3,7 +3,7 @@
 use super::support::Draft;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
-use wordline::checkpoint::Checkpoint;
+use wordline::checkpoint::{Checkpoint, Folder, Weights};
 
 fn open(folder: &Path) -> Checkpoint {
     Checkpoint::open(folder).unwrap()
@@ -60,4 +60,33 @@ fn the_index_digest_sees_names_types_shapes_and_places() {
     let halved = norm.bytes.chunks_exact(4).flat_map(|bytes| [bytes[2], bytes[3]]).collect();
     let stored = super::support::Stored { dtype: safetensors::Dtype::BF16, bytes: halved, ..norm };
     assert_ne!(first, digest(&other.tensor("ln_f.weight", stored)));
+    // The same bytes under the same name in another shape.
+    let mut other = draft.clone();
+    let matrix = other.take("h.0.attn.c_attn.weight");
+    let turned: Vec<usize> = matrix.shape.iter().rev().copied().collect();
+    assert_ne!(turned, matrix.shape);
+    let stored = matrix.reshaped(&turned);
+    let folder = other.tensor("h.0.attn.c_attn.weight", stored).write();
+    assert_ne!(first, Weights::open(&Folder::open(folder.path().to_str().unwrap()).unwrap()).unwrap().index_digest());
+    // Two tensors of one length that changed places.
+    let folder = draft.write();
+    swap_places(folder.path(), "h.0.ln_1.weight", "h.0.ln_2.weight");
+    assert_ne!(first, open(folder.path()).weights.index_digest());
+    swap_places(folder.path(), "h.0.ln_1.weight", "h.0.ln_2.weight");
+    assert_eq!(first, open(folder.path()).weights.index_digest());
+}
+
+/// Have the header say that two tensors stand in each other's place.
+fn swap_places(folder: &Path, a: &str, b: &str) {
+    let path = folder.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let (length, rest) = bytes.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&rest[..length]).unwrap();
+    let place = header[a]["data_offsets"].take();
+    header[a]["data_offsets"] = header[b]["data_offsets"].take();
+    header[b]["data_offsets"] = place;
+    let text = format!("{:length$}", header.to_string());
+    assert_eq!(text.len(), length, "the tensors begin where they did");
+    std::fs::write(&path, [&bytes[..8], text.as_bytes(), &rest[length..]].concat()).unwrap();
 }

@@ -10,6 +10,9 @@ use tempfile::TempDir;
 
 const FIXTURE: &str = "given/llama";
 
+const DEVICES: &str = r#"[{"name": "a", "capacity": 900.0, "memory": 8000000000, "rtt_ms": 0.3},
+                          {"name": "b", "capacity": 700.0, "memory": 8000000000, "rtt_ms": 0.3}]"#;
+
 /// A server, and the program run against it.
 struct Bench {
     server: Server,
@@ -93,6 +96,30 @@ fn lower_and_diff_work_from_headers() {
     let tensors = inspected["tensors"].as_array().unwrap();
     let header = tensors.iter().map(|t| t["range"][0].as_u64().unwrap()).min().unwrap();
     assert_eq!(moved, header, "no byte of a tensor");
+}
+
+#[test]
+fn twin_and_plan_work_from_headers() {
+    let bench = Bench::new(FIXTURE);
+    let devices = bench.cache.path().join("devices.json");
+    std::fs::write(&devices, DEVICES).unwrap();
+    let devices = devices.to_str().unwrap();
+    let local = model_arg(FIXTURE);
+    let (twin, plan) = (["--machine", "edge-asic", "--json"], ["--devices", devices, "--json"]);
+    for (command, rest, keys) in
+        [("twin", twin, ["ms_per_step", "bytes", "bottleneck"]), ("plan", plan, ["stages", "layers", "advice"])]
+    {
+        let (ours, theirs) = ([&[command, MODEL], &rest[..]].concat(), [&[command, &*local], &rest[..]].concat());
+        let (hub, local) = (bench.json(&ours), run_json(&theirs));
+        for key in keys {
+            assert!(!hub[key].is_null() && hub[key] == local[key], "{command} {key}: {} and {}", hub[key], local[key]);
+        }
+    }
+    let inspected = bench.json(&["inspect", MODEL, "--json"]);
+    let tensors = inspected["tensors"].as_array().unwrap();
+    let header = tensors.iter().map(|t| t["range"][0].as_u64().unwrap()).min().unwrap();
+    let seen = bench.server.of("model.safetensors");
+    assert!(seen.iter().all(|seen| seen.range.as_ref().is_some_and(|range| range.end <= header)), "{seen:?}");
 }
 
 #[test]

@@ -382,3 +382,163 @@ fn a_text_file_longer_than_any() {
     let error = hub_error(load(&Desk::new(&rude.endpoint, cache.path())).unwrap_err());
     assert!(matches!(error, HubError::TooLong { .. }), "{error}");
 }
+
+/// Long enough that a part of it counts as progress where a read goes on from there.
+fn long_config() -> Site {
+    let mut site = site();
+    let text = std::fs::read(path(FIXTURE).join("config.json")).unwrap();
+    site.files.insert("config.json".to_owned(), super::site::Content::Bytes([text, vec![b' '; 200_000]].concat()));
+    site
+}
+
+#[test]
+fn a_text_file_that_is_cut_every_time() {
+    let rude = Rude::new(long_config(), |seen, _, reply| {
+        let whole = reply.wire();
+        let end = if seen.file == "config.json" { whole.len() - 50_000 } else { whole.len() };
+        vec![Act::Send(whole[..end].to_vec())]
+    });
+    let cache = TempDir::new().unwrap();
+    let error = hub_error(load(&Desk::new(&rude.endpoint, cache.path())).unwrap_err());
+    assert!(matches!(error, HubError::GaveUp { tries: 3, .. }), "{error}");
+    assert_eq!(rude.seen.lock().unwrap().len(), 3, "each try begins anew, so none is progress");
+}
+
+#[test]
+fn an_etag_that_comes_or_goes() {
+    let error = refusal(|seen, before, mut reply| {
+        if seen.file == WEIGHTS && before == 1 {
+            reply.headers.retain(|(key, _)| key != "etag");
+        }
+        reply
+    });
+    assert!(matches!(error, HubError::Changed { what: "the etag", .. }), "{error}");
+    says(&error, &["is none"]);
+    let error = refusal(|seen, before, mut reply| {
+        if seen.file == WEIGHTS && before == 0 {
+            reply.headers.retain(|(key, _)| key != "etag");
+        }
+        reply
+    });
+    assert!(matches!(error, HubError::Changed { what: "the etag", .. }), "{error}");
+    // A server that never gives one is believed.
+    let server = Server::changing(site(), |_, _, mut reply| {
+        reply.headers.retain(|(key, _)| key != "etag");
+        reply
+    });
+    let (_cache, desk) = desk(&server);
+    right(&desk);
+}
+
+#[test]
+fn a_commit_that_is_none() {
+    let error = refusal(|seen, before, reply| match seen.file.as_str() {
+        WEIGHTS if before == 1 => reply.with("x-repo-commit", "main"),
+        _ => reply,
+    });
+    assert!(matches!(error, HubError::OtherCommit { .. }), "{error}");
+    says(&error, &[WEIGHTS, COMMIT, "main"]);
+}
+
+#[test]
+fn nothing_found_where_a_redirect_leads_is_no_absence() {
+    let other = Server::changing(site(), |_, before, reply| if before == 0 { Reply::new(404) } else { reply });
+    let place = other.endpoint.clone();
+    let lead = move |seen: &Seen, _: usize, reply: Reply| match seen.file.as_str() {
+        WEIGHTS => Reply::new(302).with("location", format!("{place}{}", seen.path)),
+        _ => reply,
+    };
+    let server = Server::changing(site(), lead.clone());
+    let (_cache, desk_) = desk(&server);
+    right(&desk_);
+    // Always: a named error, and nothing is remembered of it.
+    let nowhere = Server::changing(site(), |_, _, _| Reply::new(404));
+    let place = nowhere.endpoint.clone();
+    let server = Server::changing(site(), move |seen, before, reply| match seen.file.as_str() {
+        WEIGHTS if before < 3 => Reply::new(302).with("location", format!("{place}{}", seen.path)),
+        _ => reply,
+    });
+    let (cache, first) = desk(&server);
+    let error = hub_error(load(&first).unwrap_err());
+    says(&error, &[WEIGHTS, "404", "3 tries"]);
+    right(&Desk::new(&server.endpoint, cache.path()));
+}
+
+#[test]
+fn an_absence_is_remembered_when_the_hub_states_it() {
+    let name = "generation_config.json";
+    let mut with = site();
+    with.files.insert(name.to_owned(), super::site::Content::Bytes(b"{}".to_vec()));
+    for (code, later) in [(None, Some(b"{}".to_vec())), (Some("EntryNotFound"), None)] {
+        let server = Server::changing(with.clone(), move |seen, before, reply| match (seen.file.as_str(), code) {
+            ("generation_config.json", Some(code)) if before == 0 => Reply::new(404).with("x-error-code", code),
+            ("generation_config.json", None) if before == 0 => Reply::new(404),
+            _ => reply,
+        });
+        let (cache, first) = desk(&server);
+        assert_eq!(first.open().unwrap().folder.read(name).unwrap(), None);
+        drop(first);
+        let again = Desk::new(&server.endpoint, cache.path()).open().unwrap();
+        assert_eq!(again.folder.read(name).unwrap(), later, "{code:?}");
+    }
+}
+
+#[test]
+fn a_text_file_is_kept_when_it_is_known_to_be_whole() {
+    let name = "tokenizer.json";
+    let whole = std::fs::read(path(FIXTURE).join(name)).unwrap();
+    // The Hub says how long it is, the place behind it sends less.
+    let length = whole.len();
+    let server = Server::changing(site(), move |seen, before, mut reply| {
+        if seen.file == "tokenizer.json" && before < 3 {
+            reply.body.truncate(length / 2);
+            return reply.with("x-linked-size", length);
+        }
+        reply
+    });
+    let (cache, first) = desk(&server);
+    let error = first.open().unwrap().folder.read(name).unwrap_err().to_string();
+    assert!(error.contains("bytes came in place of"), "{error}");
+    drop(first);
+    let again = Desk::new(&server.endpoint, cache.path()).open().unwrap();
+    assert_eq!(again.folder.read(name).unwrap().as_ref(), Some(&whole));
+    // Nobody says how long it is, and the connection ends: what came is used and not kept.
+    let rude = Rude::new(site(), |seen, before, reply| {
+        if seen.file == "tokenizer.json" && before == 0 {
+            let head = String::from_utf8(reply.head(0)).unwrap().replace("Content-Length: 0\r\n", "");
+            return vec![Act::Send(head.into_bytes()), Act::Send(reply.body[..1000].to_vec())];
+        }
+        vec![Act::Send(reply.wire())]
+    });
+    let cache = TempDir::new().unwrap();
+    let first = Desk::new(&rude.endpoint, cache.path()).open().unwrap();
+    assert_eq!(first.folder.read(name).unwrap().map(|bytes| bytes.len()), Some(1000));
+    drop(first);
+    let again = Desk::new(&rude.endpoint, cache.path()).open().unwrap();
+    assert_eq!(again.folder.read(name).unwrap(), Some(whole));
+}
+
+#[test]
+fn a_header_that_lied_once_is_asked_for_again() {
+    for (lie, refused) in [((1_u64 << 40).to_le_bytes(), "header"), (16_u64.to_le_bytes(), "header")] {
+        let server = Server::changing(site(), move |seen, before, mut reply| {
+            if seen.file == WEIGHTS && before == 0 {
+                reply.body = lie.to_vec();
+            }
+            reply
+        });
+        let (cache, first) = desk(&server);
+        let error = load(&first).unwrap_err().to_string();
+        assert!(error.contains(WEIGHTS) && error.contains(refused), "{error}");
+        drop(first);
+        right(&Desk::new(&server.endpoint, cache.path()));
+    }
+    let server = Server::changing(site(), |seen, before, reply| match seen.file.as_str() {
+        WEIGHTS if before == 0 => Reply::new(416).with("content-range", "bytes */0"),
+        _ => reply,
+    });
+    let (cache, first) = desk(&server);
+    load(&first).unwrap_err();
+    drop(first);
+    right(&Desk::new(&server.endpoint, cache.path()));
+}

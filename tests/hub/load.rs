@@ -10,6 +10,9 @@ use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tempfile::TempDir;
 use wordline::checkpoint::Checkpoint;
 use wordline::checkpoint::hub::ranges::{RangeSet, runs};
@@ -310,6 +313,34 @@ fn long_runs_are_read_in_pieces_side_by_side() {
     assert_eq!(fetched[0].requests, fetched[0].wanted.div_ceil(50_000));
     assert_eq!(*total.lock().unwrap(), (fetched[0].wanted, fetched[0].wanted));
     same_weights(&checkpoint, &model("given/llama").checkpoint);
+}
+
+/// Requests of one fetch run side by side, and never more of them than the limit says.
+#[test]
+fn at_most_so_many_requests_run_at_once() {
+    let limit = 3;
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (entered, highest) = (Arc::clone(&now), Arc::clone(&most));
+    let site = Site::of(&path("given/llama"));
+    // The change holds a worker thread of the server for as long as its request waits.
+    let server = Server::changing(site, move |seen, _, reply| {
+        if seen.range.as_ref().is_some_and(|range| range.end - range.start > 1000) {
+            let running = entered.fetch_add(1, Ordering::SeqCst) + 1;
+            highest.fetch_max(running, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            entered.fetch_sub(1, Ordering::SeqCst);
+        }
+        reply
+    });
+    let cache = TempDir::new().unwrap();
+    let mut settings = settings(&server.endpoint, cache.path());
+    (settings.limits.piece, settings.limits.parallel) = (20_000, limit);
+    let desk = Desk::with(settings);
+    let checkpoint = desk.open().unwrap();
+    let names: Vec<_> = checkpoint.weights.entries().map(|(_, e)| e.name.clone()).collect();
+    checkpoint.weights.fetch(names.iter().map(String::as_str), &|_, _| {}).unwrap();
+    let most = most.load(Ordering::SeqCst);
+    assert!((2..=limit).contains(&most), "{most} at once");
 }
 
 /// A head that is stored beside an equal embedding: on disk the two are compared, on the Hub no byte may move for that.

@@ -36,7 +36,7 @@ impl Server {
     /// A server whose answers are changed.
     pub(crate) fn changing(site: Site, change: impl Fn(&Seen, usize, Reply) -> Reply + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared { site, seen: Mutex::default(), change: Box::new(change) });
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_all().build().unwrap();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let app = axum::Router::new().fallback(handle).with_state(Arc::clone(&shared));

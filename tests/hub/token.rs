@@ -131,6 +131,29 @@ fn the_token_stays_at_the_endpoint() {
     assert!(text.contains(place.trim_start_matches("http://")) && !text.contains("secret"), "{text}");
 }
 
+/// What a server says of an answer is quoted in errors; a server that says the token back is not.
+#[test]
+fn a_token_that_the_server_echoes_is_not_quoted() {
+    let echoes: [(&str, String); 4] = [
+        ("content-range", format!("bytes {SECRET}/1")),
+        ("content-encoding", SECRET.to_uppercase()),
+        ("etag", format!("\"{SECRET}\"")),
+        ("x-repo-commit", SECRET.to_owned()),
+    ];
+    for (header, value) in echoes {
+        let server = Server::changing(gated(), move |seen, before, reply| match seen.file.as_str() {
+            "model.safetensors" if before == 1 => reply.with(header, &value),
+            _ => reply,
+        });
+        let cache = TempDir::new().unwrap();
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.token = token(SECRET);
+        let error = Desk::with(settings).open().unwrap_err();
+        let text = format!("{error} {error:?}").to_lowercase();
+        assert!(text.contains("withheld") && !text.contains("secret"), "{header}: {text}");
+    }
+}
+
 #[test]
 fn a_chain_that_comes_back_does_not_get_the_token_again() {
     let away = std::sync::Arc::new(std::sync::OnceLock::<String>::new());

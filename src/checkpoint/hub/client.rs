@@ -13,7 +13,7 @@ use reqwest::blocking::Response;
 use reqwest::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap,
 };
-use reqwest::header::{LOCATION, RANGE, RETRY_AFTER};
+use reqwest::header::{LOCATION, RANGE, RETRY_AFTER, TRANSFER_ENCODING};
 use reqwest::{StatusCode, Url};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
@@ -66,6 +66,18 @@ pub(super) struct Whole {
     pub(super) bytes: Vec<u8>,
     pub(super) etag: Option<String>,
     pub(super) commit: Option<Commit>,
+    /// Its length was announced, so that none of it can be lacking.
+    pub(super) proven: bool,
+}
+
+/// A file that was asked for.
+pub(super) enum Found<T> {
+    Here(T),
+    /// There is none of this name.
+    Absent {
+        /// The Hub says just that, and not only that it found nothing.
+        stated: bool,
+    },
 }
 
 pub(super) struct Client {
@@ -119,6 +131,8 @@ struct Answer {
 #[derive(Default)]
 struct Facts {
     commit: Option<Commit>,
+    /// The Hub named a commit in a form that is none.
+    no_commit: Option<String>,
     linked_etag: Option<String>,
     etag: Option<String>,
     linked_size: Option<u64>,
@@ -128,7 +142,12 @@ impl Facts {
     /// Take what a hop's headers say. The last hop at home has the etag that counts where none is linked.
     fn note(&mut self, headers: &HeaderMap, at_home: bool) {
         if at_home {
-            self.commit = self.commit.take().or_else(|| text(headers, "x-repo-commit").and_then(|t| t.parse().ok()));
+            if let Some(given) = text(headers, "x-repo-commit") {
+                match given.parse() {
+                    Ok(commit) => self.commit = self.commit.take().or(Some(commit)),
+                    Err(_) => self.no_commit = Some(given.to_owned()),
+                }
+            }
             self.linked_etag = self.linked_etag.take().or_else(|| text(headers, "x-linked-etag").and_then(etag));
             self.linked_size = self.linked_size.or_else(|| text(headers, "x-linked-size").and_then(|t| t.parse().ok()));
         }
@@ -160,19 +179,32 @@ impl Client {
         Ok(Self { http, endpoint: settings.endpoint.clone(), token, limits })
     }
 
-    /// A whole file of at most `cap` bytes; `None` when the repo has none of this name.
+    /// A whole file of at most `cap` bytes.
     ///
     /// # Errors
     /// See [`HubError`].
-    pub(super) fn whole(&self, place: Place<'_>, cap: u64) -> Result<Option<Whole>, HubError> {
+    pub(super) fn whole(&self, place: Place<'_>, cap: u64) -> Result<Found<Whole>, HubError> {
+        // Each try begins anew, so none progresses.
+        let in_vain = |fault: Fault| match fault.again {
+            Again::Maybe { after, .. } => Fault { again: Again::Maybe { after, progressed: false }, ..fault },
+            Again::Never => fault,
+        };
         let read = self.persist(place, || {
             let Answer { response, host, facts } = self.send(place, None)?;
             if response.status() != StatusCode::OK {
                 return Err(HubError::Status { file: label(place), host, status: response.status().as_u16() }.into());
             }
             self.commit_agrees(place, &facts)?;
-            let due = text(response.headers(), CONTENT_LENGTH.as_str()).and_then(|t| t.parse::<u64>().ok());
-            let due = due.or(facts.linked_size);
+            let length = text(response.headers(), CONTENT_LENGTH.as_str()).and_then(|t| t.parse::<u64>().ok());
+            if let (Some(got), Some(expected)) = (length, facts.linked_size)
+                && got != expected
+            {
+                return Err(Fault::passing(HubError::Short { file: label(place), got, expected }, false));
+            }
+            let due = length.or(facts.linked_size);
+            let chunked = text(response.headers(), TRANSFER_ENCODING.as_str())
+                .is_some_and(|t| t.to_ascii_lowercase().ends_with("chunked"));
+            let proven = due.is_some() || chunked;
             if due.is_some_and(|due| due > cap) {
                 return Err(HubError::TooLong { file: label(place), limit: cap }.into());
             }
@@ -180,29 +212,31 @@ impl Client {
             let got = self.drain(place, response, &host, due.unwrap_or(cap), &mut |piece| {
                 bytes.extend_from_slice(piece);
                 Ok(())
-            })?;
-            match due {
-                Some(expected) if got < expected => {
+            });
+            match (due, got.map_err(in_vain)?) {
+                (Some(expected), got) if got < expected => {
                     Err(Fault::passing(HubError::Short { file: label(place), got, expected }, false))
                 }
-                _ => Ok(Whole { bytes, etag: facts.etag(), commit: facts.commit }),
+                _ => Ok(Whole { bytes, etag: facts.etag(), commit: facts.commit, proven }),
             }
         });
-        absent(read)
+        found(read)
     }
 
-    /// A file's first bytes, at most `count` and fewer only where the file ends, and its version; `None` when the repo
-    /// has none of this name.
+    /// A file's first bytes, at most `count` and fewer only where the file ends, and its version.
     ///
     /// # Errors
     /// See [`HubError`].
-    pub(super) fn first(&self, place: Place<'_>, count: u64) -> Result<Option<(Vec<u8>, Version)>, HubError> {
+    pub(super) fn first(&self, place: Place<'_>, count: u64) -> Result<Found<(Vec<u8>, Version)>, HubError> {
         let mut bytes = Vec::new();
         let version = self.read(place, 0..count, None, &mut |piece| {
             bytes.extend_from_slice(piece);
             Ok(())
         });
-        Ok(absent(version)?.map(|version| (bytes, version)))
+        Ok(match found(version)? {
+            Found::Here(version) => Found::Here((bytes, version)),
+            Found::Absent { stated } => Found::Absent { stated },
+        })
     }
 
     /// The bytes of a range, in order, into `sink`. A body that is cut is resumed where it was cut.
@@ -273,7 +307,7 @@ impl Client {
             status => return Err(HubError::Status { file: file(), host: host.clone(), status: status.as_u16() }.into()),
         }
         let wrong = || {
-            let given = given.unwrap_or("none").chars().take(80).collect();
+            let given = self.quoted(&given.unwrap_or("none").chars().take(80).collect::<String>());
             HubError::ContentRange { file: file(), asked: (asked.start, asked.end), given }
         };
         let ContentRange { range: Some(range), total } = parsed.ok_or_else(wrong)? else { return Err(wrong().into()) };
@@ -286,10 +320,9 @@ impl Client {
             if known.size != size {
                 return Err(changed("the size", known.size.to_string(), size.to_string()).into());
             }
-            if let (Some(before), Some(now)) = (&known.etag, facts.etag())
-                && *before != now
-            {
-                return Err(changed("the etag", before.clone(), now).into());
+            if known.etag != facts.etag() {
+                let said = |etag: Option<&String>| etag.map_or_else(|| "none".to_owned(), |etag| self.quoted(etag));
+                return Err(changed("the etag", said(known.etag.as_ref()), said(facts.etag().as_ref())).into());
             }
         }
         if range != (asked.start..asked.end.min(size)) {
@@ -300,16 +333,16 @@ impl Client {
         if length.is_some_and(|length| length > due) {
             return Err(HubError::Long { file: file(), expected: due }.into());
         }
-        Ok(Version { size, etag: known.and_then(|known| known.etag.clone()).or_else(|| facts.etag()) })
+        Ok(Version { size, etag: facts.etag() })
     }
 
     /// Where the revision is a commit, the answer is of that commit.
     fn commit_agrees(&self, place: Place<'_>, facts: &Facts) -> Result<(), HubError> {
-        match (place.revision.commit(), &facts.commit) {
-            (Some(asked), Some(found)) if asked != *found => {
-                Err(HubError::OtherCommit { file: label(place), asked: asked.to_string(), found: found.to_string() })
-            }
-            _ => Ok(()),
+        let Some(asked) = place.revision.commit() else { return Ok(()) };
+        let other = facts.commit.as_ref().filter(|found| **found != asked).map(ToString::to_string);
+        match other.or_else(|| facts.no_commit.as_deref().map(|given| self.quoted(given))) {
+            Some(found) => Err(HubError::OtherCommit { file: label(place), asked: asked.to_string(), found }),
+            None => Ok(()),
         }
     }
 
@@ -398,6 +431,14 @@ impl Client {
         Ok(url)
     }
 
+    /// A server's words as a message may show them: not where they hold the token, which a server may echo.
+    fn quoted(&self, text: &str) -> String {
+        match &self.token {
+            Some(token) if token.is_in(text) => "(withheld: it holds the access token)".to_owned(),
+            _ => text.to_owned(),
+        }
+    }
+
     /// Turn statuses that are no answer into errors.
     fn judge(&self, place: Place<'_>, at_home: bool, answer: Answer) -> Result<Answer, Fault> {
         let headers = answer.response.headers();
@@ -412,12 +453,12 @@ impl Client {
             200..300 | 416 => {
                 let encoding = text(headers, CONTENT_ENCODING.as_str()).map(|e| e.trim().to_ascii_lowercase());
                 match encoding.filter(|encoding| !encoding.is_empty() && encoding != "identity") {
-                    Some(encoding) => Err(HubError::Encoded { file, host, encoding }.into()),
+                    Some(encoding) => Err(HubError::Encoded { file, host, encoding: self.quoted(&encoding) }.into()),
                     None => Ok(answer),
                 }
             }
             // A place that the Hub redirects to is open for a while only; asking again leads to a fresh one.
-            401 | 403 if !at_home => Err(passing(None)),
+            401 | 403 | 404 | 410 if !at_home => Err(passing(None)),
             401 | 403 => {
                 let (owner, name) = place.repo.parts();
                 let page = format!("{}/{owner}/{name}", self.endpoint.as_str().trim_end_matches('/'));
@@ -434,7 +475,8 @@ impl Client {
                     HubError::NoRevision { model: place.repo.to_string(), revision: place.revision.to_string() }
                 }
                 // Without a code, a file is missing only where the commit is known to be there.
-                code if code == "entrynotfound" || place.revision.commit().is_some() => HubError::NoFile { file },
+                "entrynotfound" => HubError::NoFile { file, stated: true },
+                _ if place.revision.commit().is_some() => HubError::NoFile { file, stated: false },
                 _ => HubError::NoModel { model: place.repo.to_string(), host },
             }
             .into()),
@@ -504,11 +546,11 @@ impl Client {
     }
 }
 
-/// `None` for a file that is not there.
-fn absent<T>(read: Result<T, HubError>) -> Result<Option<T>, HubError> {
+/// A file that is not there is an answer too.
+fn found<T>(read: Result<T, HubError>) -> Result<Found<T>, HubError> {
     match read {
-        Ok(value) => Ok(Some(value)),
-        Err(HubError::NoFile { .. }) => Ok(None),
+        Ok(value) => Ok(Found::Here(value)),
+        Err(HubError::NoFile { stated, .. }) => Ok(Found::Absent { stated }),
         Err(error) => Err(error),
     }
 }

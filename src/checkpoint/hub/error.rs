@@ -21,7 +21,7 @@ pub enum HubError {
     /// `HF_ENDPOINT` is no address.
     #[error("HF_ENDPOINT is '{given}'; it must be an http or https URL without user, query or fragment")]
     Endpoint {
-        /// Its value.
+        /// Its value, without what may be a secret.
         given: String,
     },
     /// A setting of the environment is none.
@@ -86,6 +86,8 @@ pub enum HubError {
     NoFile {
         /// The file.
         file: String,
+        /// The Hub says just that; else it only found nothing.
+        stated: bool,
     },
     /// The server did not say which commit a revision is.
     #[error("{file}: the answer of {host} names no commit (header x-repo-commit); is HF_ENDPOINT a Hub?")]

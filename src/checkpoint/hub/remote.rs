@@ -1,7 +1,7 @@
 //! `Repo`: one model at one commit, its files read from the caches or fetched from the Hub.
 
 use super::super::files::{TEXT_CAP, read_regular};
-use super::client::{Client, Meter, Place, Version, Whole};
+use super::client::{Client, Found, Meter, Place, Version, Whole};
 use super::error::HubError;
 use super::id::{Commit, FileName, ModelId, RepoId, Revision};
 use super::ranges::{RangeSet, pieces, runs};
@@ -43,12 +43,14 @@ pub struct Repo {
     snapshot: Option<Snapshot>,
     meter: Meter,
     files: Mutex<HashMap<FileName, Known>>,
+    /// A file was taken as absent because nobody could be asked, and that has been said.
+    guessed: AtomicBool,
 }
 
 /// What is known of a file. A file that is read holds its repo, so the repo does not hold the file.
 enum Known {
     Absent,
-    Snapshot { path: PathBuf, etag: Option<String> },
+    Snapshot { path: PathBuf },
     Remote(Weak<RemoteFile>),
 }
 
@@ -59,8 +61,6 @@ pub enum Source {
     Snapshot {
         /// Where.
         path: PathBuf,
-        /// Its etag, where the cache tells it.
-        etag: Option<String>,
     },
     /// In our cache as far as they were fetched.
     Remote(Arc<RemoteFile>),
@@ -172,13 +172,15 @@ impl Hub {
         let snapshot = self.settings.snapshots.as_ref().map(|root| Snapshot::new(root, id, &commit));
         let files = Mutex::default();
         let pinned = Revision::from(&commit);
-        let repo = Repo { hub: Arc::clone(self), id: id.clone(), pinned, commit, shelf, snapshot, meter, files };
-        let repo = Arc::new(repo);
-        if let Some(Whole { bytes, etag, .. }) = config {
-            self.store.write_ref(&self.settings.endpoint, id, revision, &repo.commit)?;
+        let (hub, id, guessed) = (Arc::clone(self), id.clone(), AtomicBool::new(false));
+        let repo = Arc::new(Repo { hub, id, pinned, commit, shelf, snapshot, meter, files, guessed });
+        if let Some(whole) = config
+            && repo.shelf.is_kept()
+        {
+            self.store.write_ref(&self.settings.endpoint, &repo.id, revision, &repo.commit)?;
             let name = CONFIG.parse::<FileName>()?;
             if repo.held_whole(&name)?.is_none() {
-                repo.keep_whole(&name, &bytes, etag)?;
+                repo.keep_whole(&name, &whole)?;
             }
         }
         Ok(repo)
@@ -190,7 +192,10 @@ impl Hub {
         let meters = [&self.meter, meter];
         let place = Place { repo: id, revision, file: &file, meters: &meters };
         let label = || format!("{id}@{revision}/{file}");
-        let mut whole = self.client.whole(place, TEXT_CAP)?.ok_or_else(|| HubError::NoFile { file: label() })?;
+        let mut whole = match self.client.whole(place, TEXT_CAP)? {
+            Found::Here(whole) => whole,
+            Found::Absent { stated } => return Err(HubError::NoFile { file: label(), stated }),
+        };
         let host = || self.settings.endpoint.host_str().unwrap_or_default().to_owned();
         let commit = whole.commit.take().ok_or_else(|| HubError::NoCommit { file: label(), host: host() })?;
         Ok((commit, whole))
@@ -220,10 +225,10 @@ impl Repo {
         &self.commit
     }
 
-    /// Who was asked: host and port.
+    /// What tells this model at this commit from every other: endpoint, model, commit.
     #[must_use]
-    pub fn host(&self) -> &str {
-        self.hub.settings.endpoint.host_str().unwrap_or_default()
+    pub fn stamp(&self) -> String {
+        format!("{} {} {}", self.hub.settings.endpoint, self.id, self.commit)
     }
 
     /// What opening and reading this model has cost so far.
@@ -255,12 +260,12 @@ impl Repo {
         }
         let meters = [&self.hub.meter, &self.meter];
         match self.hub.client.whole(self.place(name, &meters), TEXT_CAP)? {
-            Some(whole) => {
-                self.keep_whole(name, &whole.bytes, whole.etag)?;
+            Found::Here(whole) => {
+                self.keep_whole(name, &whole)?;
                 Ok(Some(whole.bytes))
             }
-            None => {
-                self.shelf.note_absent(name)?;
+            Found::Absent { stated } => {
+                self.note_absent(name, stated)?;
                 Ok(None)
             }
         }
@@ -282,7 +287,7 @@ impl Repo {
         }
         let known = match &found {
             None => Known::Absent,
-            Some(Source::Snapshot { path, etag }) => Known::Snapshot { path: path.clone(), etag: etag.clone() },
+            Some(Source::Snapshot { path }) => Known::Snapshot { path: path.clone() },
             Some(Source::Remote(file)) => Known::Remote(Arc::downgrade(file)),
         };
         self.files().insert(name.clone(), known);
@@ -292,15 +297,14 @@ impl Repo {
     fn known(&self, name: &FileName) -> Option<Option<Source>> {
         match self.files().get(name)? {
             Known::Absent => Some(None),
-            Known::Snapshot { path, etag } => Some(Some(Source::Snapshot { path: path.clone(), etag: etag.clone() })),
+            Known::Snapshot { path } => Some(Some(Source::Snapshot { path: path.clone() })),
             Known::Remote(file) => Some(Some(Source::Remote(file.upgrade()?))),
         }
     }
 
     fn find(self: &Arc<Self>, name: &FileName) -> Result<Option<Source>, HubError> {
         if let Some(path) = self.in_snapshot(name) {
-            let etag = Snapshot::etag(&path);
-            return Ok(Some(Source::Snapshot { path, etag }));
+            return Ok(Some(Source::Snapshot { path }));
         }
         let remote = |spans| {
             let (repo, name, meter, gate) = (Arc::clone(self), name.clone(), Meter::default(), Mutex::default());
@@ -315,9 +319,12 @@ impl Repo {
             return Ok(None);
         }
         let meters = [&self.hub.meter, &self.meter];
-        let Some((bytes, version)) = self.hub.client.first(self.place(name, &meters), FIRST)? else {
-            self.shelf.note_absent(name)?;
-            return Ok(None);
+        let (bytes, version) = match self.hub.client.first(self.place(name, &meters), FIRST)? {
+            Found::Here(first) => first,
+            Found::Absent { stated } => {
+                self.note_absent(name, stated)?;
+                return Ok(None);
+            }
         };
         let spans = SpanFile::create(&stem, version)?;
         spans.write(0, &bytes)?;
@@ -332,8 +339,15 @@ impl Repo {
         if !self.hub.settings.offline {
             return Ok(false);
         }
-        // Whoever made the snapshot left out what was not needed; nobody else can be asked.
+        // A snapshot that was made whole lacks what the commit lacks, but it does not say so, and nobody can be asked.
         if self.snapshot.as_ref().is_some_and(Snapshot::is_there) {
+            if !self.guessed.swap(true, Ordering::Relaxed) {
+                self.hub.remark(&format!(
+                    "{}: HF_HUB_OFFLINE forbids asking the Hub, so files that the copy in the standard cache lacks are \
+                     taken as not there, {name} first",
+                    self.id
+                ));
+            }
             return Ok(true);
         }
         Err(self.offline(&format!("{}/{name}", self.id)))
@@ -359,15 +373,25 @@ impl Repo {
         Ok(spans.bytes(&all).map(<[u8]>::to_vec))
     }
 
-    fn keep_whole(&self, name: &FileName, bytes: &[u8], etag: Option<String>) -> Result<(), HubError> {
+    /// Keep a text file for later runs, where there is a cache to keep it in and nothing of it can be lacking.
+    fn keep_whole(&self, name: &FileName, whole: &Whole) -> Result<(), HubError> {
+        let Whole { bytes, etag, proven, .. } = whole;
+        if !proven || !self.shelf.is_kept() {
+            return Ok(());
+        }
         self.make_room(bytes.len() as u64)?;
         let _lock = self.lock(name)?;
-        let spans = SpanFile::create(&self.shelf.stem(name), Version { size: bytes.len() as u64, etag })?;
+        let spans = SpanFile::create(&self.shelf.stem(name), Version { size: bytes.len() as u64, etag: etag.clone() })?;
         let size = self.hub.settings.limits.span.max(1);
         bytes.chunks(size).enumerate().try_for_each(|(i, piece)| spans.write((i * size) as u64, piece))
     }
 
-    fn lock(&self, name: &FileName) -> Result<File, HubError> {
+    /// Remember that the commit has no such file, once the Hub has said just that.
+    fn note_absent(&self, name: &FileName, stated: bool) -> Result<(), HubError> {
+        if stated && self.shelf.is_kept() { self.shelf.note_absent(name) } else { Ok(()) }
+    }
+
+    fn lock(&self, name: &FileName) -> Result<Option<File>, HubError> {
         self.shelf.lock(name, || {
             self.hub.remark(&format!("{}/{name}: another process is fetching it; waiting for what it brings", self.id));
         })
@@ -414,6 +438,15 @@ impl RemoteFile {
     #[must_use]
     pub fn etag(&self) -> Option<&str> {
         self.spans.version().etag.as_deref()
+    }
+
+    /// Forget what the cache holds of it: what came makes no sense, and another time something else may come.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn forget(&self) -> Result<(), HubError> {
+        let _lock = self.repo.lock(&self.name)?;
+        SpanFile::remove(&self.repo.shelf.stem(&self.name))
     }
 
     /// The model that it belongs to.

@@ -125,7 +125,7 @@ impl Settings {
         }
         let implicit = !get("HF_HUB_DISABLE_IMPLICIT_TOKEN").is_some_and(|text| is_true(&text));
         Ok(Self {
-            endpoint: endpoint(&given).ok_or(HubError::Endpoint { given })?,
+            endpoint: endpoint(&given).ok_or_else(|| HubError::Endpoint { given: without_secrets(&given) })?,
             token: if implicit { Token::find(lookup, home.as_deref())? } else { None },
             offline: get("HF_HUB_OFFLINE").is_some_and(|text| is_true(&text)),
             snapshots: path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).or_else(hub),
@@ -140,6 +140,15 @@ impl Settings {
 /// The values that the Hub's own client takes for true.
 fn is_true(text: &str) -> bool {
     matches!(text.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE")
+}
+
+/// An address as a message may show it: users and queries can be keys.
+fn without_secrets(text: &str) -> String {
+    let (text, query) = text.split_once(['?', '#']).map_or((text, ""), |(text, _)| (text, "?…"));
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
+    let colon = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{colon}{user}{rest}{query}")
 }
 
 fn endpoint(text: &str) -> Option<Url> {
@@ -187,9 +196,19 @@ mod tests {
 
     #[test]
     fn values_that_are_none_are_refused_by_name() {
-        for bad in ["x", "ftp://a", "http://u:p@a", "http://a/?q", "file:///etc", "http://a#f"] {
-            let error = settings(&[("HF_ENDPOINT", bad)]).unwrap_err().to_string();
-            assert!(error.contains("HF_ENDPOINT") && error.contains(bad), "{error}");
+        for (bad, shown) in [
+            ("x", "x"),
+            ("ftp://a", "ftp://a"),
+            ("http://u:secret@a/b", "http://…@a/b"),
+            ("http://a/?token=secret", "http://a/?…"),
+            ("u:secret@a", "…@a"),
+            ("file:///etc", "file:///etc"),
+            ("http://a#secret", "http://a?…"),
+        ] {
+            let error = settings(&[("HF_ENDPOINT", bad)]).unwrap_err();
+            let (text, debug) = (error.to_string(), format!("{error:?}"));
+            assert!(text.contains(&format!("HF_ENDPOINT is '{shown}'")), "{text}");
+            assert!(!text.contains("secret") && !debug.contains("secret"), "{text} {debug}");
         }
         for bad in ["0", "-1", "x", "inf", "nan"] {
             let error = settings(&[("HF_HUB_DOWNLOAD_TIMEOUT", bad)]).unwrap_err().to_string();

@@ -44,9 +44,4 @@ impl Snapshot {
     pub(super) fn is_there(&self) -> bool {
         self.folder.is_dir()
     }
-
-    /// The etag of a file that is a link to its blob, which is named after it.
-    pub(super) fn etag(path: &Path) -> Option<String> {
-        std::fs::read_link(path).ok()?.file_name()?.to_str().map(str::to_owned)
-    }
 }

@@ -11,7 +11,7 @@
 use super::client::Version;
 use super::error::HubError;
 use super::ranges::RangeSet;
-use memmap2::MmapRaw;
+use memmap2::{MmapOptions, MmapRaw};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -82,7 +82,11 @@ impl SpanFile {
             Err(error) => return Err(disk(&journal)(error)),
         };
         let first = text.split_inclusive(|b| *b == b'\n').next().unwrap_or_default();
-        let (Some(version), true) = (line(first).and_then(header), data.is_file()) else { return Ok(None) };
+        // A link is not followed: what it leads to would be written over.
+        let ours = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_file());
+        let (Some(version), true) = (line(first).and_then(header), ours(&data) && ours(&journal)) else {
+            return Ok(None);
+        };
         Self::over(stem, version).map(Some)
     }
 
@@ -91,14 +95,8 @@ impl SpanFile {
     /// # Errors
     /// The operating system refuses.
     pub(super) fn create(stem: &Path, version: Version) -> Result<Self, HubError> {
+        Self::remove(stem)?;
         let [data, journal] = paths(stem);
-        // The journal goes first and comes last: data without one is nothing.
-        for path in [&journal, &data] {
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(disk(path)(error)),
-                _ => {}
-            }
-        }
         let options = || OpenOptions::new().create_new(true).write(true).to_owned();
         let file = options().open(&data).map_err(disk(&data))?;
         file.set_len(version.size).map_err(disk(&data))?;
@@ -108,15 +106,34 @@ impl SpanFile {
         Self::over(stem, version)
     }
 
+    /// Remove a file and its journal. Whoever has them open keeps them.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub(super) fn remove(stem: &Path) -> Result<(), HubError> {
+        let [data, journal] = paths(stem);
+        // The journal goes first: data without one is nothing.
+        for path in [&journal, &data] {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(disk(path)(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     fn over(stem: &Path, version: Version) -> Result<Self, HubError> {
         let [data_path, journal_path] = paths(stem);
-        let data = OpenOptions::new().read(true).write(true).open(&data_path).map_err(disk(&data_path))?;
+        let data = open(&data_path, OpenOptions::new().read(true).write(true)).map_err(disk(&data_path))?;
         // A file that was cut becomes whole again; what it lost is a hole now, and fails its digest.
         if data.metadata().map_err(disk(&data_path))?.len() != version.size {
             data.set_len(version.size).map_err(disk(&data_path))?;
         }
-        let map = if version.size == 0 { None } else { Some(MmapRaw::map_raw(&data).map_err(disk(&data_path))?) };
-        let journal = OpenOptions::new().read(true).append(true).open(&journal_path).map_err(disk(&journal_path))?;
+        let map = match version.size {
+            0 => None,
+            _ => Some(MmapOptions::new().map_raw_read_only(&data).map_err(disk(&data_path))?),
+        };
+        let journal = open(&journal_path, OpenOptions::new().read(true).append(true)).map_err(disk(&journal_path))?;
         let files = Mutex::new(Files { data, journal, read: 0 });
         let file = Self { stem: stem.to_owned(), version, map, files, state: RwLock::default() };
         file.reload()?;
@@ -173,7 +190,7 @@ impl SpanFile {
         };
         let mut forgotten = Vec::new();
         for (span, digest) in unsure {
-            let sound = self.raw(&span).is_some_and(|bytes| <[u8; 32]>::from(Sha256::digest(bytes)) == digest);
+            let sound = self.digest(&span).is_some_and(|found| found == digest);
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
             // Another thread may have replaced the span meanwhile; then this verdict is about nothing.
             if state.spans.get(&span.start) != Some(&(span.end, digest)) || state.sound.holds(&span) {
@@ -221,6 +238,24 @@ impl SpanFile {
         Ok(())
     }
 
+    /// The digest of a span by plain reads: a hole that a full disk cannot fill is read as zeros, where a map would end
+    /// the process by a signal.
+    fn digest(&self, span: &Range<u64>) -> Option<[u8; 32]> {
+        let mut hasher = Sha256::new();
+        let mut piece = vec![0; (1 << 20).min(usize::try_from(span.end - span.start).ok()?)];
+        let mut at = span.start;
+        while at < span.end {
+            let length = piece.len().min((span.end - at) as usize);
+            let mut files = self.files();
+            files.data.seek(SeekFrom::Start(at)).ok()?;
+            files.data.read_exact(&mut piece[..length]).ok()?;
+            drop(files);
+            hasher.update(&piece[..length]);
+            at += length as u64;
+        }
+        Some(hasher.finalize().into())
+    }
+
     fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,6 +273,19 @@ impl SpanFile {
         // this as it would for any mapped file; what it wrote before the check fails the digest.
         Some(unsafe { std::slice::from_raw_parts(map.as_ptr().add(start), end - start) })
     }
+}
+
+/// Open a file as asked, or to read alone where no more is allowed: what is here is of use in a cache that cannot change.
+fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    match options.open(path) {
+        Err(error) if unwritable(&error) => File::open(path),
+        other => other,
+    }
+}
+
+/// The system lets nobody write here, or not us.
+pub(super) fn unwritable(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
 impl State {

@@ -15,7 +15,7 @@
 
 use super::error::HubError;
 use super::id::{Commit, FileName, RepoId, Revision};
-use super::spans::{SpanFile, journal_bytes, with};
+use super::spans::{SpanFile, journal_bytes, unwritable, with};
 use reqwest::Url;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -32,8 +32,10 @@ pub struct Store {
 #[derive(Debug)]
 pub(super) struct Shelf {
     folder: PathBuf,
-    /// Locked, shared, as long as this lives.
-    _held: File,
+    /// Locked, shared, as long as this lives; nothing where the cache cannot be written to and the commit is not in it.
+    held: Option<File>,
+    /// Files can be kept here.
+    kept: bool,
 }
 
 /// One model at one commit, as [`Store::list`] finds it.
@@ -109,22 +111,33 @@ impl Store {
         self.root.join(format!("{host}{port}{path}")).join(repo.folder())
     }
 
-    /// Enter a commit's folder, made if need be.
+    /// Enter a commit's folder, made if need be. Where nobody may write, what is there can be read.
     ///
     /// # Errors
     /// The operating system refuses.
     pub(super) fn shelf(&self, endpoint: &Url, repo: &RepoId, commit: &Commit) -> Result<Shelf, HubError> {
         let folder = self.repo(endpoint, repo).join(commit.as_str());
+        match self.enter(&folder) {
+            Ok(held) => Ok(Shelf { folder, held: Some(held), kept: true }),
+            Err(HubError::Disk { source, .. }) if unwritable(&source) => {
+                let held = File::open(folder.join(USE)).ok().filter(|held| held.try_lock_shared().is_ok());
+                Ok(Shelf { folder, held, kept: false })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn enter(&self, folder: &Path) -> Result<File, HubError> {
         fs::create_dir_all(&self.root).map_err(disk(&self.root))?;
         let door = self.door()?;
-        fs::create_dir_all(&folder).map_err(disk(&folder))?;
+        fs::create_dir_all(folder).map_err(disk(folder))?;
         let path = folder.join(USE);
         let held = open_lock(&path)?;
         held.lock_shared().map_err(disk(&path))?;
         // A time that cannot be set costs the order of eviction, no more.
         let _ = held.set_modified(SystemTime::now());
         drop(door);
-        Ok(Shelf { folder, _held: held })
+        Ok(held)
     }
 
     /// The commit that a revision was when it was last asked for.
@@ -199,9 +212,7 @@ impl Store {
     pub fn remove(&self, entry: &Entry) -> Result<bool, HubError> {
         let door = self.door()?;
         let held = open_lock(&entry.folder.join(USE));
-        if let Ok(held) = &held
-            && held.try_lock().is_err()
-        {
+        if held.as_ref().is_ok_and(|held| held.try_lock().is_err()) {
             return Ok(false);
         }
         // Journals first: data without one is nothing.
@@ -231,7 +242,13 @@ impl Store {
     pub fn verify(&self, entry: &Entry) -> Result<Vec<Damage>, HubError> {
         let mut damage = Vec::new();
         for file in &entry.files {
-            let Some(spans) = SpanFile::open(&entry.folder.join(&file.file))? else { continue };
+            let spans = match SpanFile::open(&entry.folder.join(&file.file)) {
+                Ok(Some(spans)) => spans,
+                Ok(None) => continue,
+                // Another process removed it meanwhile.
+                Err(HubError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
             let bad = spans.check(&(0..spans.version().size));
             damage.extend(bad.into_iter().map(|r| Damage { file: file.file.clone(), start: r.start, end: r.end }));
         }
@@ -245,6 +262,12 @@ impl Store {
     pub(super) fn make_room(&self, shelf: &Shelf, model: &RepoId, needed: u64, limit: u64) -> Result<(), HubError> {
         let entries = self.list();
         let mut held: u64 = entries.iter().map(|entry| entry.bytes).sum();
+        // What cannot be made to fit evicts nothing.
+        let staying = entries.iter().filter(|entry| entry.folder == shelf.folder || entry.in_use());
+        let staying: u64 = staying.map(|entry| entry.bytes).sum();
+        if staying.saturating_add(needed) > limit {
+            return Err(HubError::CacheLimit { model: model.to_string(), needed, held: staying, limit });
+        }
         for entry in entries.iter().filter(|entry| entry.folder != shelf.folder) {
             if held.saturating_add(needed) <= limit {
                 return Ok(());
@@ -257,6 +280,13 @@ impl Store {
             return Ok(());
         }
         Err(HubError::CacheLimit { model: model.to_string(), needed, held, limit })
+    }
+}
+
+impl Entry {
+    /// A process has it open.
+    fn in_use(&self) -> bool {
+        File::open(self.folder.join(USE)).is_ok_and(|held| held.try_lock().is_err())
     }
 }
 
@@ -283,18 +313,27 @@ impl Shelf {
         fs::write(&path, b"").map_err(disk(&path))
     }
 
-    /// Take the lock under which a file is made or written to. `waiting` is called when another process has it.
+    /// Files can be kept here.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept && self.held.is_some()
+    }
+
+    /// Take the lock under which a file is made or written to; none where nobody writes. `waiting` is called when another
+    /// process has it.
     ///
     /// # Errors
     /// The operating system refuses.
-    pub(super) fn lock(&self, file: &FileName, waiting: impl FnOnce()) -> Result<File, HubError> {
+    pub(super) fn lock(&self, file: &FileName, waiting: impl FnOnce()) -> Result<Option<File>, HubError> {
+        if !self.is_kept() {
+            return Ok(None);
+        }
         let path = with(&self.stem(file), "lock");
         let lock = open_lock(&path)?;
         if lock.try_lock().is_err() {
             waiting();
             lock.lock().map_err(disk(&path))?;
         }
-        Ok(lock)
+        Ok(Some(lock))
     }
 }
 

@@ -85,6 +85,11 @@ impl Token {
         &self.from
     }
 
+    /// Whether a text holds the token, in any case.
+    pub(super) fn is_in(&self, text: &str) -> bool {
+        text.to_ascii_lowercase().contains(&self.text.to_ascii_lowercase())
+    }
+
     /// The Authorization header.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.text)).ok()?;
