@@ -98,6 +98,13 @@ impl Backend {
         EngineModel::int8(sequencer, capacity, image, kernels, threads)
     }
 
+    /// The method that is meant, of a device.
+    #[cfg(feature = "gpu")]
+    #[must_use]
+    pub fn method(self) -> Option<Method> {
+        self.methods().and_then(|methods| methods.first().copied())
+    }
+
     /// Methods in the order in which they are tried.
     #[cfg(feature = "gpu")]
     fn methods(self) -> Option<&'static [Method]> {

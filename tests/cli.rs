@@ -216,7 +216,7 @@ fn a_backend_without_a_device_says_so() {
 
 #[test]
 fn units_pass_on_this_device() {
-    let report = run_json(&["units", "--json"]);
+    let report = run_json(&["units", "--backend", "cpu", "--json"]);
     assert_eq!(report["ok"], true);
     assert!(report["array"]["forms"]["cpu-mirror"].as_str().unwrap().starts_with("passed"));
     let backends = report["backends"].as_array().unwrap();
@@ -230,14 +230,13 @@ fn units_pass_on_this_device() {
 }
 
 /// The report's figures follow from each other as docs/json.md says; what they are is the machine's.
-#[test]
-fn bench_adds_up() {
+fn adds_up(report: &Value, backend: &str) {
     let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
-    let args = ["bench", "demo", "--pairs", "3", "--batch", "1,3", "--prefill", "8", "--ctx", "20", "--threads", "2"];
-    let report = run_json(&[&args[..], &["--json"]].concat());
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
     let (limit, array) = (number(&report["limit_bytes_per_s"]), number(&report["array_macs_per_s"]));
     assert_eq!((&report["limit"]["median"], &report["threads"]), (&report["limit_bytes_per_s"], &2.into()));
+    assert_eq!(report["backend"], backend);
+    assert_eq!((report["adapter"].is_null(), report["driver"].is_null()), (backend == "cpu", backend == "cpu"));
     let decode = report["decode"].as_array().unwrap();
     assert_eq!(decode.len(), 2);
     for (line, batch) in decode.iter().zip([1.0, 3.0]) {
@@ -250,7 +249,16 @@ fn bench_adds_up() {
         assert_eq!(sum, bytes);
         let bound = (bytes / limit).max(2.0 * number(&line["macs"]) / array);
         assert!(near(number(&line["bound_us"]), 1e6 * bound) && near(number(&line["times_bound"]), seconds / bound));
-        assert!(number(&line["us_by_command"]["matvec"]) > 0.0);
+        let launches = &line["launches"];
+        if backend == "cpu" {
+            assert!(launches.is_null() && number(&line["us_by_command"]["matvec"]) > 0.0);
+            continue;
+        }
+        let (each, submission) = (number(&launches["us_each"]), number(&launches["submission_us"]));
+        assert!(each > 0.0 && submission > 0.0);
+        if let Some(kernels) = launches["kernels"].as_f64() {
+            assert!(near(number(&launches["share_of_step"]), (kernels * each + submission) / seconds / 1e6));
+        }
     }
     // The weights of a step are read once, however many rows there are; what rows keep is each row's own.
     assert_eq!(decode[0]["weight_bytes"], decode[1]["weight_bytes"]);
@@ -258,6 +266,26 @@ fn bench_adds_up() {
     assert_eq!(number(&decode[1]["macs"]), 3.0 * number(&decode[0]["macs"]));
     let prefill = &report["prefill"];
     assert!(near(number(&prefill["rows_per_s"]), 8e6 / number(&prefill["prompt_us"]["median"])));
+}
+
+#[test]
+fn bench_adds_up() {
+    let mut owed = None;
+    for backend in ["cpu", "dp4a", "lut"] {
+        let args = ["--pairs", "2", "--batch", "1,3", "--prefill", "8", "--ctx", "20", "--threads", "2", "--json"];
+        let ran = run(&[&["bench", "demo", "--backend", backend][..], &args].concat());
+        if ran.err.contains("no graphics adapter") {
+            assert_eq!(ran.code, 2);
+            println!("skipped, {backend}: no graphics adapter on this machine");
+            continue;
+        }
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        adds_up(&report, backend);
+        // What a step must move is the program's, whoever moves it.
+        let now: Vec<Value> = ["weight_bytes", "state_bytes", "macs"].map(|k| report["decode"][0][k].clone()).into();
+        assert_eq!(*owed.get_or_insert_with(|| now.clone()), now, "{backend}");
+    }
 }
 
 #[test]

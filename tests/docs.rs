@@ -104,7 +104,10 @@ fn reports_are_as_documented() {
         ("accuracy", vec!["accuracy", "demo", "--limit", "40", "--baseline", "q8", "--json"]),
         ("units", vec!["units", "--json"]),
         ("units --runs", vec!["units", "--runs", "--fixtures", "demo", "--json"]),
-        ("bench", vec!["bench", "demo", "--pairs", "2", "--batch", "1,2", "--prefill", "8", "--json"]),
+        (
+            "bench",
+            vec!["bench", "demo", "--backend", "cpu", "--pairs", "2", "--batch", "1,2", "--prefill", "8", "--json"],
+        ),
     ];
     for (name, args) in reports {
         documented(name, &run_json(&args));

@@ -1,7 +1,9 @@
 //! The run hash of every fixture is the pinned one, whatever runs it.
 
-use crate::support::{fixtures, int8, mirror, model, program, root};
+use crate::support::{fixtures, int8, mirror, model, program, root, setup};
 use std::collections::BTreeMap;
+use wordline::backends::Backend;
+use wordline::engines::Setup;
 use wordline::measure::run_hash::{PROMPT, STEPS, pins, run_hash};
 use wordline_engine::Capacity;
 
@@ -37,5 +39,31 @@ fn the_mirrors_find_the_pinned_hash() {
         let program = program(&model);
         let hash = run_hash(&mut mirror(&model, &program, capacity()), model.checkpoint.spec.vocab).unwrap();
         assert_eq!(Some(&hash), pins.get(name), "{name}");
+    }
+}
+
+/// One model of each kind of layer: biases and positions, plain attention, windows and caps, picked experts, delta memories
+/// with convolutions, both in one model.
+const KINDS: [&str; 6] =
+    ["given/gpt2", "given/llama", "given/gemma3", "extra/qwen3_moe-mixed", "given/qwen3_5", "given/qwen3_next"];
+
+#[test]
+fn a_graphics_device_finds_the_pinned_hash() {
+    let pins = pins().unwrap();
+    for backend in [Backend::Dp4a, Backend::Lut] {
+        if let Err(error) = backend.open() {
+            println!("skipped, {}: {error}", backend.name());
+            continue;
+        }
+        for name in KINDS {
+            let model = model(name);
+            let program = program(&model);
+            let mut engine = Setup { backend, ..setup(&model, &program, capacity(), 1) }.int8().unwrap();
+            let hash = run_hash(&mut engine, model.checkpoint.spec.vocab).unwrap();
+            // The device itself has computed it: what hands down to another backend says so.
+            assert_eq!(engine.notices(), Vec::<String>::new(), "{name}, {}", backend.name());
+            assert_eq!(engine.form(), format!("gpu-{}", backend.name()));
+            assert_eq!(Some(&hash), pins.get(name), "{name}, {}", backend.name());
+        }
     }
 }

@@ -78,7 +78,8 @@ impl Weights {
             tensors.iter().for_each(|name| field(&mut hasher, name.as_bytes()));
             return Ok(hex(&hasher.finalize()));
         }
-        let parts = tensors.iter().filter_map(|name| Some((*name, self.tensor(name)?.bytes())));
+        let names = tensors.iter().flat_map(|name| self.stored_names(name));
+        let parts = names.filter_map(|name| Some((name, self.tensor(name)?.bytes())));
         let parts = parts.map(|(name, bytes)| Ok((name, bytes?))).collect::<Result<Vec<_>, FileError>>()?;
         let total: u64 = parts.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         for file in &self.files {

@@ -14,6 +14,7 @@ pub mod header;
 pub mod hub;
 mod identity;
 pub mod json;
+pub mod mxfp4;
 pub mod roles;
 pub mod view;
 pub mod weights;

@@ -2,7 +2,7 @@
 
 use super::files::FileError;
 use super::weights::{TensorRef, Weights};
-use super::widen;
+use super::{mxfp4, widen};
 use safetensors::Dtype;
 use std::ops::Range;
 use wordline_engine::source::{SourceError, WeightSource};
@@ -121,7 +121,17 @@ impl Weights {
             return Err(ViewError::Rows { what: format!("'{name}'"), start: rows.start, end: rows.end, limit });
         }
         let bytes = tensor.bytes().map_err(|source| ViewError::File { tensor: name.clone(), source })?;
-        let read = if part.transpose {
+        let scales = tensor.scales().map_err(|source| ViewError::File { tensor: name.clone(), source })?;
+        let read = if let Some(scales) = scales {
+            let (count, first) = (rows.len(), rows.start);
+            if part.transpose {
+                (0..cols).try_for_each(|col| {
+                    mxfp4::scatter(bytes, scales, col * limit + first, count, out.get_mut(col..)?, cols)
+                })
+            } else {
+                mxfp4::scatter(bytes, scales, first * cols, count * cols, out, 1)
+            }
+        } else if part.transpose {
             columns(tensor, bytes, limit, rows, cols, out)
         } else {
             plain(tensor, bytes, rows, cols, out)

@@ -9,6 +9,7 @@ use super::header::{Entry, Header, HeaderError, header_length};
 use super::hub::ranges::RangeSet;
 use super::hub::{Fetched, Repo};
 use super::json;
+use super::mxfp4::{self, Pair};
 use safetensors::Dtype;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ pub const INDEX_FILE: &str = "model.safetensors.index.json";
 pub struct Weights {
     pub(super) files: Vec<WeightFile>,
     tensors: BTreeMap<String, Place>,
+    /// Matrices that two tensors are together.
+    pairs: BTreeMap<String, Pair>,
 }
 
 /// One weight file.
@@ -54,6 +57,7 @@ pub struct TensorRef<'a> {
     pub shape: &'a [usize],
     blob: &'a Blob,
     range: &'a Range<u64>,
+    scales: Option<(&'a Blob, &'a Range<u64>)>,
 }
 
 impl<'a> TensorRef<'a> {
@@ -63,6 +67,20 @@ impl<'a> TensorRef<'a> {
     /// [`FileError::Hub`].
     pub fn bytes(&self) -> Result<&'a [u8], FileError> {
         self.blob.slice(self.range.clone())
+    }
+
+    /// Of 4-bit floats stored as MXFP4, a power of two (E8M0) for each 32 of a row: together they are values.
+    ///
+    /// # Errors
+    /// As [`TensorRef::bytes`].
+    pub fn scales(&self) -> Result<Option<&'a [u8]>, FileError> {
+        self.scales.map(|(blob, range)| blob.slice(range.clone())).transpose()
+    }
+
+    /// It has scales: see [`TensorRef::scales`].
+    #[must_use]
+    pub fn is_scaled(&self) -> bool {
+        self.scales.is_some()
     }
 }
 
@@ -184,11 +202,41 @@ impl Weights {
         Ok(weights)
     }
 
-    /// A tensor by name.
+    /// A tensor by name; where two tensors are one matrix in MXFP4, also by its name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<TensorRef<'_>> {
+        let Some(pair) = self.pairs.get(name) else { return self.stored(name) };
+        let [blocks, scales] = [self.stored(&pair.stored[0])?, self.stored(&pair.stored[1])?];
+        let (blob, range, scales) = (blocks.blob, blocks.range, Some((scales.blob, scales.range)));
+        Some(TensorRef { dtype: Dtype::F4, shape: &pair.shape, blob, range, scales })
+    }
+
+    /// The names under which a tensor's bytes are stored: its own, or those of the two tensors that it is.
+    pub fn stored_names<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let pair = self.pairs.get(name);
+        let own = pair.is_none().then_some(name);
+        own.into_iter().chain(pair.into_iter().flat_map(|pair| pair.stored.iter().map(String::as_str)))
+    }
+
+    /// Every tensor that a model may ask for: two that are one matrix are that matrix.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let parts: std::collections::HashSet<&str> =
+            self.pairs.values().flat_map(|pair| pair.stored.iter().map(String::as_str)).collect();
+        let whole = self.tensors.keys().map(String::as_str).filter(move |name| !parts.contains(name));
+        whole.chain(self.pairs.keys().map(String::as_str))
+    }
+
+    /// Values of all tensors together.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        let count = |shape: &[usize]| shape.iter().map(|dim| *dim as u64).product::<u64>();
+        self.names().filter_map(|name| self.tensor(name)).map(|tensor| count(tensor.shape)).sum()
+    }
+
+    fn stored(&self, name: &str) -> Option<TensorRef<'_>> {
         let Place { file, entry } = self.tensors.get(name)?;
-        Some(TensorRef { dtype: entry.dtype, shape: &entry.shape, blob: &self.files[*file].blob, range: &entry.bytes })
+        let (blob, range) = (&self.files[*file].blob, &entry.bytes);
+        Some(TensorRef { dtype: entry.dtype, shape: &entry.shape, blob, range, scales: None })
     }
 
     /// Bring tensors here, by name, in as few requests as their places allow: see [`Repo::fetch`]. Names that are unknown
@@ -203,8 +251,10 @@ impl Weights {
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Vec<Fetched>, FileError> {
         let mut wanted = vec![RangeSet::default(); self.files.len()];
-        for Place { file, entry } in names.into_iter().filter_map(|name| self.tensors.get(name)) {
-            wanted[*file].insert(entry.bytes.clone());
+        for name in names {
+            for Place { file, entry } in self.stored_names(name).filter_map(|name| self.tensors.get(name)) {
+                wanted[*file].insert(entry.bytes.clone());
+            }
         }
         let wanted: Vec<_> =
             self.files.iter().zip(wanted).filter_map(|(file, set)| Some((file.blob.remote()?, set))).collect();
@@ -234,7 +284,7 @@ impl Weights {
     }
 
     fn open_files(folder: &Folder, names: &[String]) -> Result<Self, WeightsError> {
-        let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new() };
+        let mut weights = Self { files: Vec::new(), tensors: BTreeMap::new(), pairs: BTreeMap::new() };
         for (file, (name, opened)) in names.iter().zip(open_all(folder, names)).enumerate() {
             let (blob, header) = opened?;
             weights.files.push(WeightFile { name: name.clone(), blob });
@@ -246,6 +296,7 @@ impl Weights {
                 }
             }
         }
+        weights.pairs = mxfp4::pairs(weights.tensors.values().map(|place| &place.entry));
         Ok(weights)
     }
 

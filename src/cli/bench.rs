@@ -1,14 +1,18 @@
 //! `wordline bench`: how fast a model decodes and takes prompts in, beside the limits of the device it runs on.
 
+mod table;
+
 use super::args::{EngineArgs, JsonArg, NumericsArgs, Prepared, show_notices};
 use super::failure::{Failure, chain, refused};
 use super::hub::HubArgs;
 use super::out;
+use crate::backends::Backend;
 use crate::engines::{self, Watch};
 use crate::image_memory;
 use crate::measure::array_rate::{ArrayRate, Gemm, RateError};
 use crate::measure::bandwidth::{LEAST, ReadLoop, Reads};
-use crate::measure::speed::{BoundBy, Decode, Limits, Plan, Speed, measure};
+use crate::measure::limit::{LimitError, Limits};
+use crate::measure::speed::{Plan, Speed, measure};
 use crate::shapes::{Shape, ShapeError};
 use clap::{ArgGroup, Args as ClapArgs};
 use serde::Serialize;
@@ -18,9 +22,10 @@ use wordline_engine::image::ImageLayout;
 use wordline_engine::{Capacity, EngineModel, Kernels, Sequencer};
 use wordline_ir::{ActFormat, Numerics, Program, Spec};
 use wordline_kernels::format::{Lanes, Limbs};
+use wordline_kernels::gate::Units;
 use wordline_lowering::lower;
 
-refused!(RateError, ShapeError);
+refused!(LimitError, RateError, ShapeError);
 
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("what").required(true).args(["model", "shape"]))]
@@ -68,6 +73,9 @@ struct Report<'a> {
     backend: &'static str,
     /// The form of the array unit that computed.
     form: &'static str,
+    /// The device, where one computed.
+    adapter: Option<String>,
+    driver: Option<String>,
     threads: usize,
     ctx: usize,
     numerics: Numerics,
@@ -111,7 +119,9 @@ impl Subject {
             Self::Shape(_, seed) => {
                 let sequencer = Sequencer::new(program).map_err(|e| Failure::fault(chain(&e)))?;
                 let image = engines::random_image(program, *seed, prepared.threads, prepared.watch())?;
-                EngineModel::int8(sequencer, capacity, Arc::new(image), kernels, prepared.threads)
+                prepared
+                    .backend
+                    .engine(sequencer, capacity, image, kernels, prepared.threads)
                     .map_err(|e| Failure::refused(chain(&e)))
             }
         }
@@ -137,28 +147,35 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let numerics = args.numerics.numerics();
     let program = lower(spec, &numerics, capacity.ctx)?.program;
     let image_bytes = ImageLayout::of(&program).map_err(|e| Failure::refused(chain(&e)))?.bytes();
-    let read_bytes = fit(&program, &plan, image_bytes, image_memory::available(), prepared.watch())?;
     let threads = prepared.threads;
+    let need = Need::of(&program, &plan, image_bytes, prepared.backend)?;
+    let read_bytes = need.fit(image_memory::available(), prepared.watch())?;
     let kernels = engines::kernels(prepared.watch())?;
     let array = Arc::clone(&kernels.array);
     let mut engine = subject.engine(&program, capacity, kernels, &prepared)?;
-    let mut reads = Reads::new(read_bytes, threads)
-        .map_err(|e| Failure::refused(format!("there is no memory for {read_bytes} bytes to read: {e}")))?;
+    let form = engine.form();
     let limbs = match numerics.acts {
         ActFormat::OneLimb => Limbs::One,
         ActFormat::TwoLimbs => Limbs::Two,
     };
     let lanes = Lanes::new(numerics.lanes).ok_or_else(|| Failure::fault("the lanes are no power of two"))?;
-    let mut rate = ArrayRate::new(&array, Gemm::CACHED, lanes, limbs, threads)?;
-    let read = reads.describe();
-    let mut limits = Limits { read: &mut reads, array: Some(&mut rate), limbs: limbs.count() as u64 };
-    let speed = measure(&mut engine, spec.vocab, &plan, &mut limits).map_err(|e| Failure::refused(chain(&e)))?;
+    let mut on = Measured { engine: &mut engine, vocab: spec.vocab, plan: &plan, array: &array, lanes, limbs };
+    let (read, speed, [adapter, driver]) = match prepared.backend {
+        Backend::Cpu => on.processor(read_bytes, threads)?,
+        Backend::Dp4a | Backend::Lut => on.device(prepared.backend, read_bytes)?,
+    };
+    if engine.form() != form && prepared.backend != Backend::Cpu {
+        let (now, notices) = (engine.form(), engine.notices().join("; "));
+        return Err(Failure::refused(format!("{form} was not measured: {now} computed a part of it ({notices})")));
+    }
     show_notices(&mut engine);
     let report = Report {
         model: args.model.as_deref(),
         shape: args.shape.as_deref(),
-        backend: "cpu",
-        form: array.active().name(),
+        backend: prepared.backend.name(),
+        form: engine.form(),
+        adapter,
+        driver,
         threads,
         ctx: plan.ctx,
         numerics,
@@ -166,81 +183,145 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         read,
         speed,
     };
-    if args.json.json { out::json(&report) } else { print(&report) }
+    if args.json.json { out::json(&report) } else { table::print(&report) }
 }
 
-/// Bytes to read, as many as the image has where memory allows; refused when the rest does not fit as it is.
-fn fit(
-    program: &Program,
-    plan: &Plan,
-    image: usize,
-    available: Option<usize>,
-    watch: &dyn Watch,
-) -> Result<usize, Failure> {
-    let (wanted, positions) = (image.max(LEAST), plan.positions() as u64);
-    let Some(available) = available.map(|bytes| bytes as u64) else { return Ok(wanted) };
-    // A cache element is a byte and its share of a block's scale; rings and memories are f32.
-    let of_sequence = |command: &wordline_ir::Command| {
-        let work = command.work(program);
-        (work.appended * 17 / 16).saturating_mul(positions).saturating_add(4 * work.state)
-    };
-    let each = program.commands.iter().map(of_sequence).fold(0, u64::saturating_add);
-    let states = each.saturating_mul(plan.sequences() as u64);
-    let need = (image as u64).saturating_add(states);
-    let left = available.saturating_sub(need);
-    if left < LEAST as u64 {
-        let what = format!(
-            "{} bytes are needed ({image} of weights, {states} of sequences, {LEAST} to read), {available} are free",
-            need.saturating_add(LEAST as u64)
-        );
-        return Err(Failure::refused(what).hint("choose a smaller shape, a shorter --ctx or a smaller --batch"));
-    }
-    // Some of what is left is for everything else.
-    let most = usize::try_from(left - left / 8).unwrap_or(usize::MAX).max(LEAST);
-    if wanted > most {
-        watch.remark(&format!("plain reads go over {most} bytes only: memory holds no second {wanted}"));
-    }
-    Ok(wanted.min(most))
+/// An engine to measure, and what its limits are measured with.
+struct Measured<'a> {
+    engine: &'a mut EngineModel,
+    vocab: usize,
+    plan: &'a Plan,
+    array: &'a Units,
+    lanes: Lanes,
+    limbs: Limbs,
 }
 
-fn print(report: &Report<'_>) -> Result<(), Failure> {
-    let Report { speed, read, .. } = report;
-    let name = report.model.or(report.shape).unwrap_or_default();
-    let weights = if report.shape.is_some() { ", random weights" } else { "" };
-    let (form, threads, ctx) = (report.form, report.threads, report.ctx);
-    out::line(format_args!("{name}{weights}: {} ({form}), {threads} threads, context {ctx}", report.backend))?;
-    let (limit, mb) = (speed.limit_bytes_per_s / 1e9, read.buffer_bytes as f64 / 1e6);
-    out::line(format_args!("plain reads  {limit:8.2} GB/s over {mb:.0} MB ({})", read.name))?;
-    if let Some(rate) = speed.array_macs_per_s {
-        out::line(format_args!("array unit   {:8.1} GMAC/s in its first cache, each limb counted", rate / 1e9))?;
+/// What was read, what was measured, and the device's adapter and driver.
+type Found = (ReadLoop, Speed, [Option<String>; 2]);
+
+impl Measured<'_> {
+    fn processor(&mut self, read_bytes: usize, threads: usize) -> Result<Found, Failure> {
+        let mut reads = Reads::new(read_bytes, threads)
+            .map_err(|e| Failure::refused(format!("there is no memory for {read_bytes} bytes to read: {e}")))?;
+        let mut rate = ArrayRate::new(self.array, Gemm::CACHED, self.lanes, self.limbs, threads)?;
+        let read = reads.describe();
+        let limits =
+            Limits { read: &mut reads, array: Some(&mut rate), launch: None, limbs: self.limbs.count() as u64 };
+        Ok((read, self.speed(limits)?, [None, None]))
     }
-    out::line("decode   tokens/s      step us   MB a step     GB/s  of reads  x bound")?;
-    for decode in &speed.decode {
-        let Decode { batch, tokens_per_s, step_us, bytes_per_step, share_of_limit, bound, .. } = decode;
-        let (us, bytes, share) = (step_us.median, *bytes_per_step as f64, 100.0 * share_of_limit);
-        let (mb, rate, times, by) = (bytes / 1e6, bytes / us / 1e3, bound.times_bound, by(bound.bound_by));
-        let first = format!("{batch:6} {tokens_per_s:10.1} {us:12.1} {mb:11.2} {rate:8.2} {share:7.1} %");
-        out::line(format_args!("{first} {times:8.2} ({by})"))?;
+
+    #[cfg(feature = "gpu")]
+    fn device(&mut self, backend: Backend, read_bytes: usize) -> Result<Found, Failure> {
+        use crate::measure::device_limits::{DeviceArrayRate, DeviceReads, KernelStarts, Submissions};
+        use crate::measure::limit::LaunchLimits;
+        use wordline_kernels::gpu::Method;
+        let method = Method::ALL.into_iter().find(|method| method.name() == self.engine.form());
+        let Some(method) = method.filter(|method| backend.method() == Some(*method)) else {
+            // Another backend's figures under this one's name would be worse than none.
+            let why = self.engine.notices().join("; ");
+            let what = format!("backend '{}' does not compute here, so it is not measured: {why}", backend.name());
+            return Err(Failure::refused(what).hint("`wordline units` says what computes on this machine"));
+        };
+        let gpu = crate::backends::device().map_err(|e| Failure::refused(chain(&e)))?;
+        let mut reads = DeviceReads::new(&gpu, read_bytes)?;
+        let gemm = DeviceArrayRate::gemm(&gpu);
+        let mut rate = DeviceArrayRate::new(&gpu, method, self.array, gemm, self.lanes, self.limbs)?;
+        let (mut kernel, mut submission) = (KernelStarts::new(&gpu)?, Submissions::new(&gpu)?);
+        let read = reads.describe();
+        let launch = Some(LaunchLimits { kernel: &mut kernel, submission: &mut submission });
+        let limits = Limits { read: &mut reads, array: Some(&mut rate), launch, limbs: self.limbs.count() as u64 };
+        let speed = self.speed(limits)?;
+        let facts = gpu.facts();
+        Ok((read, speed, [Some(facts.adapter.clone()), Some(facts.driver.clone())]))
     }
-    let prefill = &speed.prefill;
-    let (times, by) = (prefill.bound.times_bound, by(prefill.bound.bound_by));
-    let (rows, rate) = (prefill.rows, prefill.rows_per_s);
-    out::line(format_args!("prefill of {rows} rows: {rate:.1} rows/s, {times:.2} x bound ({by})"))?;
-    for decode in &speed.decode {
-        let total: f64 = decode.us_by_command.values().sum();
-        let mut kinds: Vec<(&str, f64)> = decode.us_by_command.iter().map(|(kind, us)| (*kind, *us)).collect();
-        kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let shares = kinds.iter().map(|(kind, us)| format!("{kind} {:.1} %", 100.0 * us / total));
-        out::line(format_args!("time at batch {}: {}", decode.batch, shares.collect::<Vec<_>>().join(", ")))?;
+
+    #[cfg(not(feature = "gpu"))]
+    fn device(&mut self, backend: Backend, _: usize) -> Result<Found, Failure> {
+        Err(Failure::refused(format!("backend '{}' is not built into this program", backend.name())))
     }
-    Ok(())
+
+    fn speed(&mut self, mut limits: Limits<'_>) -> Result<Speed, Failure> {
+        measure(self.engine, self.vocab, self.plan, &mut limits).map_err(|e| Failure::refused(chain(&e)))
+    }
 }
 
-fn by(limit: BoundBy) -> &'static str {
-    match limit {
-        BoundBy::Memory => "memory",
-        BoundBy::Array => "array",
+/// Bytes of this machine's memory that a measurement takes.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    /// The weight image.
+    image: u64,
+    /// Where the device's memory is this machine's: its copy of the weights.
+    copy: u64,
+    /// What sequences keep.
+    states: u64,
+    /// The least to read.
+    least: u64,
+}
+
+impl Need {
+    /// Of a program; a device with memory of its own takes the weights and the states there.
+    fn of(program: &Program, plan: &Plan, image: usize, backend: Backend) -> Result<Self, Failure> {
+        // A cache element is a byte and its share of a block's scale; rings and memories are f32.
+        let of_sequence = |command: &wordline_ir::Command| {
+            let work = command.work(program);
+            (work.appended * 17 / 16).saturating_mul(plan.positions() as u64).saturating_add(4 * work.state)
+        };
+        let each = program.commands.iter().map(of_sequence).fold(0, u64::saturating_add);
+        let states = each.saturating_mul(plan.sequences() as u64);
+        let (image, least) = (image as u64, LEAST as u64);
+        let apart = match backend {
+            Backend::Cpu => return Ok(Self { image, copy: 0, states, least }),
+            Backend::Dp4a | Backend::Lut => apart()?,
+        };
+        // What a device reads it also copies.
+        Ok(if apart {
+            Self { image, copy: 0, states: 0, least: 0 }
+        } else {
+            Self { image, copy: image, states, least: 2 * least }
+        })
     }
+
+    /// Bytes to read, as many as the image has where memory allows; refused when the rest does not fit as it is.
+    fn fit(&self, available: Option<usize>, watch: &dyn Watch) -> Result<usize, Failure> {
+        let Self { image, copy, states, least } = *self;
+        let wanted = usize::try_from(image).unwrap_or(usize::MAX).max(LEAST);
+        let Some(available) = available.map(|bytes| bytes as u64) else { return Ok(wanted) };
+        let need = image.saturating_add(copy).saturating_add(states);
+        let left = available.saturating_sub(need);
+        if left < least || available < need {
+            let mut parts = format!("{image} of weights, ");
+            if copy > 0 {
+                parts += &format!("{copy} of their copy for the device, ");
+            }
+            let what = format!(
+                "{} bytes are needed ({parts}{states} of sequences, {least} to read), {available} are free",
+                need.saturating_add(least)
+            );
+            return Err(Failure::refused(what).hint("choose a smaller shape, a shorter --ctx or a smaller --batch"));
+        }
+        if least == 0 {
+            return Ok(wanted);
+        }
+        // Some of what is left is for everything else.
+        let most = usize::try_from((left - left / 8) / (least / LEAST as u64)).unwrap_or(usize::MAX).max(LEAST);
+        if wanted > most {
+            watch.remark(&format!("plain reads go over {most} bytes only: memory holds no second {wanted}"));
+        }
+        Ok(wanted.min(most))
+    }
+}
+
+/// The device has memory of its own.
+#[cfg(feature = "gpu")]
+fn apart() -> Result<bool, Failure> {
+    use wordline_kernels::gpu::Kind;
+    let gpu = crate::backends::device().map_err(|e| Failure::refused(chain(&e)))?;
+    Ok(matches!(gpu.facts().kind, Kind::Discrete | Kind::Virtual))
+}
+
+#[cfg(not(feature = "gpu"))]
+fn apart() -> Result<bool, Failure> {
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -254,12 +335,23 @@ mod tests {
         let program = lower(&spec, &Numerics::default(), 64).unwrap().program;
         let plan = Plan { batches: vec![1, 4], ctx: 64, prefill: 64, pairs: 20 };
         let image = 1 << 30;
-        let fit = |free: Option<usize>| fit(&program, &plan, image, free, &Unwatched);
+        let need = Need::of(&program, &plan, image, Backend::Cpu).unwrap();
+        let fit = |free: Option<usize>| need.fit(free, &Unwatched);
         assert_eq!(fit(None).unwrap(), image);
         assert_eq!(fit(Some(1 << 40)).unwrap(), image);
         let less = fit(Some((1 << 30) + (700 << 20))).unwrap();
         assert!((LEAST..image).contains(&less), "{less}");
         let refused = fit(Some(1 << 30)).unwrap_err();
         assert!(refused.what.contains("1073741824 of weights"), "{refused}");
+        // A device that shares this machine's memory holds the weights a second time, and copies what it reads.
+        let shared = Need { copy: 1 << 30, least: 2 * LEAST as u64, ..need };
+        let refused = shared.fit(Some((2 << 30) + (500 << 20)), &Unwatched).unwrap_err();
+        assert!(refused.what.contains("1073741824 of their copy"), "{refused}");
+        let less = shared.fit(Some((3 << 30) + (200 << 20)), &Unwatched).unwrap();
+        assert!((LEAST..640 << 20).contains(&less), "{less}");
+        // One with memory of its own takes nothing here but the image.
+        let apart = Need { states: 0, least: 0, ..need };
+        assert_eq!(apart.fit(Some(1 << 30), &Unwatched).unwrap(), image);
+        assert!(apart.fit(Some((1 << 30) - 1), &Unwatched).is_err());
     }
 }

@@ -141,13 +141,16 @@ fn report<'a>(name: &'a str, checkpoint: &'a Checkpoint) -> Report<'a> {
 
 /// Every stored tensor, file by file in the order of its bytes.
 fn tensors(checkpoint: &Checkpoint) -> Vec<TensorRow<'_>> {
+    let weights = &checkpoint.weights;
     let uses = uses(&checkpoint.spec);
-    let mut rows: Vec<_> = checkpoint
-        .weights
+    // Two stored tensors that are one matrix are used as it is.
+    let uses: BTreeMap<&str, Use> =
+        uses.iter().flat_map(|(name, used)| weights.stored_names(name).map(|stored| (stored, *used))).collect();
+    let mut rows: Vec<_> = weights
         .entries()
         .map(|(file, entry)| {
             let Use { role, layer } =
-                uses.get(&entry.name).copied().unwrap_or(Use { role: Role::Skipped, layer: None });
+                uses.get(entry.name.as_str()).copied().unwrap_or(Use { role: Role::Skipped, layer: None });
             let range = [entry.bytes.start, entry.bytes.end];
             let (name, dtype, shape) = (entry.name.as_str(), entry.dtype.to_string(), entry.shape.as_slice());
             TensorRow { name, dtype, shape, file, range, role, layer }
@@ -198,7 +201,7 @@ fn weights(checkpoint: &Checkpoint) -> WeightsReport {
     WeightsReport {
         files: files.len(),
         tensors: weights.entries().count(),
-        parameters: weights.entries().map(|(_, e)| e.shape.iter().map(|d| *d as u64).product::<u64>()).sum(),
+        parameters: weights.parameters(),
         stored_bytes: weights.stored_bytes(),
         index_digest: weights.index_digest(),
     }

@@ -86,11 +86,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let vector = vector::VectorUnit::new();
     let unpinned = Function::ALL.iter().filter(|f| !as_pinned(**f, vector.form())).map(|f| f.name()).collect();
     let (array, vector) = (array_forms(&units.report()), vector_forms(&vector));
-    let backends = backends::processor(&units, prepared.threads);
+    let mut backends = devices(&units);
+    backends.extend(backends::processor(&units, prepared.threads));
+    backends::activate(&mut backends, prepared.backend.name());
     let gemm = backends::GEMM;
     let mut report = Report { ok: true, backends, gemm, array, vector, unpinned, functions: None, runs: None };
     let failed = |forms: &Forms| forms.forms.values().any(|verdict| verdict.starts_with(FAILED));
-    report.ok = !failed(&report.array) && !failed(&report.vector) && report.unpinned.is_empty();
+    let passed = report.backends.iter().all(|line| line.standing != Standing::Failed);
+    report.ok = passed && !failed(&report.array) && !failed(&report.vector) && report.unpinned.is_empty();
     if !args.json.json {
         print(&report)?;
     }
@@ -108,6 +111,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         out::json(&report)?;
     }
     if report.ok { Ok(()) } else { Err(Failure::check()) }
+}
+
+/// The methods of this machine's graphics device.
+#[cfg(feature = "gpu")]
+fn devices(units: &Units) -> Vec<Backend> {
+    backends::device(&crate::backends::device(), units)
+}
+
+#[cfg(not(feature = "gpu"))]
+fn devices(_: &Units) -> Vec<Backend> {
+    Vec::new()
 }
 
 /// How the verdict on a form that was found wrong begins.
@@ -140,7 +154,8 @@ fn as_pinned(function: Function, form: vector::Form) -> bool {
 }
 
 fn print(report: &Report) -> Result<(), Failure> {
-    out::line(format_args!("array unit: {} computes", report.array.active))?;
+    let computes = report.backends.iter().find(|line| line.active);
+    out::line(format_args!("array unit: {} computes", computes.map_or(report.array.active, |line| line.form)))?;
     let Gemm { rows, cols, tokens } = report.gemm;
     out::line(format_args!(
         "  backend  form             GEMMs/s  gates and probe; a GEMM is {rows} x {cols} by {tokens}"
@@ -150,11 +165,14 @@ fn print(report: &Report) -> Result<(), Failure> {
         let verdict = match (line.standing, &line.failed_gate, &line.probe, line.gates_passed) {
             (Standing::Passed, _, Some(probe), Some(tests)) => format!("passed {tests} tests, probe {probe}"),
             (Standing::Failed, Some(test), _, _) => format!("{FAILED} {test}"),
-            _ => ABSENT.to_owned(),
+            _ => format!("absent: {}", line.absent.as_deref().unwrap_or("it is not on this machine")),
         };
-        let driver = line.driver.as_deref().map_or_else(String::new, |driver| format!(", {driver}"));
-        let Backend { backend, form, adapter, .. } = line;
-        out::line(format_args!("  {backend:<8} {form:<16} {rate:>7}  {verdict} ({adapter}{driver})"))?;
+        let adapter = line.adapter.as_deref().map_or_else(String::new, |adapter| {
+            let driver = line.driver.as_deref().map_or_else(String::new, |driver| format!(", {driver}"));
+            format!(" ({adapter}{driver})")
+        });
+        let Backend { backend, form, .. } = line;
+        out::line(format_args!("  {backend:<8} {form:<16} {rate:>7}  {verdict}{adapter}"))?;
     }
     out::line(format_args!("vector unit: {} computes", report.vector.active))?;
     for (form, verdict) in &report.vector.forms {

@@ -3,7 +3,7 @@
 //! Each thread multiplies a matrix and rows of its own that fit its first cache, again and again. A multiply-accumulate
 //! counts once a limb of the rows.
 
-use super::speed::Limit;
+use super::limit::{Limit, LimitError};
 use serde::Serialize;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -135,15 +135,19 @@ impl<'a> ArrayRate<'a> {
 impl ArrayRate<'_> {
     /// Products a second of one pass, of all threads together.
     pub fn products(&mut self) -> f64 {
-        self.pass() / (self.limbs * self.gemm.macs()) as f64
+        self.rate() / (self.limbs * self.gemm.macs()) as f64
+    }
+
+    fn rate(&mut self) -> f64 {
+        let seconds = self.timed().as_secs_f64().max(f64::MIN_POSITIVE);
+        (self.shares.len() * self.repeats * self.limbs * self.gemm.macs()) as f64 / seconds
     }
 }
 
 impl Limit for ArrayRate<'_> {
     /// Multiply-accumulates a second, each counted once a limb.
-    fn pass(&mut self) -> f64 {
-        let seconds = self.timed().as_secs_f64().max(f64::MIN_POSITIVE);
-        (self.shares.len() * self.repeats * self.limbs * self.gemm.macs()) as f64 / seconds
+    fn pass(&mut self) -> Result<f64, LimitError> {
+        Ok(self.rate())
     }
 }
 
@@ -167,7 +171,7 @@ mod tests {
         let units = Units::new().unwrap();
         for (limbs, threads) in [(Limbs::One, 1), (Limbs::Two, 2)] {
             let mut rate = ArrayRate::new(&units, Gemm::CACHED, Lanes::new(8).unwrap(), limbs, threads).unwrap();
-            assert!(rate.pass() > 0.0 && rate.products() > 0.0);
+            assert!(rate.pass().unwrap() > 0.0 && rate.products() > 0.0);
             // Each share holds what the mirror holds: products of one matrix and one set of rows.
             assert!(rate.shares.windows(2).all(|two| two[0].out == two[1].out));
             assert!(rate.shares[0].out.iter().any(|y| *y != 0.0));

@@ -4,7 +4,7 @@
 //! one loop is the fastest on every machine, so there are several: the widest loads there are and narrower ones, one
 //! stream of addresses a thread or more, long pieces or short. The fastest of them is the limit.
 
-use super::speed::Limit;
+use super::limit::{Limit, LimitError};
 use crate::image_memory::zeroed;
 use memmap2::MmapMut;
 use serde::Serialize;
@@ -198,9 +198,9 @@ impl Reads {
 
 impl Limit for Reads {
     /// Bytes a second of one pass of the fastest loop.
-    fn pass(&mut self) -> f64 {
+    fn pass(&mut self) -> Result<f64, LimitError> {
         let best = self.best;
-        self.rate(&best)
+        Ok(self.rate(&best))
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_pass_has_a_rate() {
         let mut reads = Reads::new(1 << 20, 2).unwrap();
-        let rate = reads.pass();
+        let rate = reads.pass().unwrap();
         assert!(rate > 0.0 && rate.is_finite());
         assert_eq!(reads.describe().buffer_bytes, 1 << 20);
         Reads::new(0, 1).unwrap();

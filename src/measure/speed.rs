@@ -8,28 +8,13 @@
 //! which the array unit does its multiply-accumulates at the rate it has on operands in its first cache, whichever is
 //! longer.
 
+use super::limit::{LimitError, Limits};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Instant;
 use wordline_engine::units::Counters;
 use wordline_engine::{EngineModel, Row, SeqId, StepError};
-
-/// A limit of a device, measured again whenever it is asked.
-pub trait Limit {
-    /// What one pass reached, in units a second.
-    fn pass(&mut self) -> f64;
-}
-
-/// The limits of a device.
-pub struct Limits<'a> {
-    /// Bytes a second of plain reads.
-    pub read: &'a mut dyn Limit,
-    /// Multiply-accumulates a second of the array unit, each counted once a limb; none where it is not measured.
-    pub array: Option<&'a mut dyn Limit>,
-    /// Limbs of the rows that enter the array.
-    pub limbs: u64,
-}
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -204,8 +189,24 @@ pub struct Decode {
     pub pairs: usize,
     /// Steps timed together in a pair.
     pub steps_a_pair: usize,
-    /// A step's time by kind of command, in microseconds, timed command by command in steps of their own.
-    pub us_by_command: BTreeMap<&'static str, f64>,
+    /// A step's time by kind of command, in microseconds, timed command by command in steps of their own; none where the
+    /// commands cannot be timed one by one.
+    pub us_by_command: Option<BTreeMap<&'static str, f64>>,
+    /// What starting work costs the step; none where its commands start nothing.
+    pub launches: Option<Launches>,
+}
+
+/// What starting work on a device costs a step, whatever the work is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Launches {
+    /// Kernels of a step; none where the engine does not say.
+    pub kernels: Option<u64>,
+    /// A kernel that does nothing and waits for the one before it, in microseconds.
+    pub us_each: f64,
+    /// A submission of one such kernel until the host has its result, in microseconds.
+    pub submission_us: f64,
+    /// The step's share that this makes together: what is left when nothing were computed.
+    pub share_of_step: Option<f64>,
 }
 
 /// Taking a prompt in.
@@ -266,21 +267,32 @@ impl Tokens {
 }
 
 /// Nanoseconds since the first call.
-fn nanos() -> u64 {
+pub(crate) fn nanos() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum SpeedError {
+    /// A step failed.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// A limit could not be measured.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
 }
 
 /// Measure an engine that has room for the plan's sequences and positions.
 ///
 /// # Errors
-/// The engine's.
+/// The engine's, or those of a limit.
 pub fn measure(
     engine: &mut EngineModel,
     vocab: usize,
     plan: &Plan,
     limits: &mut Limits<'_>,
-) -> Result<Speed, StepError> {
+) -> Result<Speed, SpeedError> {
     let mut tokens = Tokens { next: 0, vocab: vocab.max(1) as u64 };
     let mut batches = Vec::with_capacity(plan.batches.len());
     for rows in &plan.batches {
@@ -291,14 +303,20 @@ pub fn measure(
     // The first one meets memory that nobody has touched.
     engine.prefill(seq, &prompt)?;
     let (mut reads, mut rates, mut prompts, mut prompt_owed) = (Vec::new(), Vec::new(), Vec::new(), Owed::default());
+    let mut launches = Vec::new();
     for round in 0..plan.pairs {
         for batch in &mut batches {
-            reads.push(limits.read.pass());
+            reads.push(limits.read.pass()?);
             batch.round(engine, &mut tokens)?;
         }
-        rates.extend(limits.array.as_mut().map(|array| array.pass()));
+        if let Some(array) = &mut limits.array {
+            rates.push(array.pass()?);
+        }
+        if let Some(launch) = &mut limits.launch {
+            launches.push((launch.kernel.pass()?, launch.submission.pass()?));
+        }
         if round * PROMPTS / plan.pairs != (round + 1) * PROMPTS / plan.pairs {
-            reads.push(limits.read.pass());
+            reads.push(limits.read.pass()?);
             engine.reset(seq);
             let (before, start) = (engine.counters(), nanos());
             engine.prefill(seq, &prompt)?;
@@ -310,9 +328,10 @@ pub fn measure(
     let limit = Spread::of(reads);
     let array = (!rates.is_empty()).then(|| Spread::of(rates).median);
     let (read, limbs) = (limit.median, limits.limbs);
+    let launches = (!launches.is_empty()).then(|| Launches::of(&launches));
     let mut decode = Vec::with_capacity(batches.len());
     for batch in batches {
-        decode.push(batch.end(engine, &mut tokens, read, array, limbs)?);
+        decode.push(batch.end(engine, &mut tokens, read, array, limbs, launches)?);
     }
     let prefill = Prefill::of(plan.prefill, prompts, &prompt_owed, read, array, limbs);
     Ok(Speed { limit_bytes_per_s: read, limit, array_macs_per_s: array, decode, prefill })
@@ -365,19 +384,36 @@ impl Batch {
         read: f64,
         array: Option<f64>,
         limbs: u64,
+        launches: Option<Launches>,
     ) -> Result<Decode, StepError> {
+        // Commands that a device runs all at once are not timed one by one.
+        let us_by_command = match launches {
+            None => Some(self.command_times(engine, tokens)?),
+            Some(_) => None,
+        };
+        for row in &self.rows {
+            engine.release(row.seq);
+        }
+        let (batch, owed) = (self.rows.len(), self.owed.each(self.steps * self.seconds.len()));
+        let decode = Decode::of(batch, self.steps, self.seconds, owed, read, array, limbs);
+        let launches = launches.map(|launches| launches.in_step(decode.step_us.median));
+        Ok(Decode { us_by_command, launches, ..decode })
+    }
+
+    /// Steps timed command by command.
+    fn command_times(
+        &mut self,
+        engine: &mut EngineModel,
+        tokens: &mut Tokens,
+    ) -> Result<BTreeMap<&'static str, f64>, StepError> {
         engine.time_commands(Some(nanos));
         for _ in 0..TIMED {
             self.step(engine, tokens)?;
         }
         let micros = |nanos: u64| nanos as f64 / 1e3 / TIMED as f64;
-        let us_by_command = engine.command_times().map(|kind| (kind.mnemonic, micros(kind.nanos))).collect();
+        let times = engine.command_times().map(|kind| (kind.mnemonic, micros(kind.nanos))).collect();
         engine.time_commands(None);
-        for row in &self.rows {
-            engine.release(row.seq);
-        }
-        let (batch, owed) = (self.rows.len(), self.owed.each(self.steps * self.seconds.len()));
-        Ok(Decode { us_by_command, ..Decode::of(batch, self.steps, self.seconds, owed, read, array, limbs) })
+        Ok(times)
     }
 }
 
@@ -404,8 +440,24 @@ impl Decode {
             bound: Bound::of(step, &owed, read, array, limbs),
             pairs,
             steps_a_pair,
-            us_by_command: BTreeMap::new(),
+            us_by_command: None,
+            launches: None,
         }
+    }
+}
+
+impl Launches {
+    /// Of passes: kernels a second, and submissions a second.
+    fn of(passes: &[(f64, f64)]) -> Self {
+        let us = |rates: Vec<f64>| 1e6 / Spread::of(rates).median;
+        let (us_each, submission_us) =
+            (us(passes.iter().map(|p| p.0).collect()), us(passes.iter().map(|p| p.1).collect()));
+        Self { kernels: None, us_each, submission_us, share_of_step: None }
+    }
+
+    fn in_step(self, step_us: f64) -> Self {
+        let all = |kernels: u64| (kernels as f64 * self.us_each + self.submission_us) / step_us;
+        Self { share_of_step: self.kernels.map(all), ..self }
     }
 }
 

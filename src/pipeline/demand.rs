@@ -64,7 +64,8 @@ pub struct Reads {
 /// What a stage reads: the stored tensors that its program's tensors are views of.
 #[must_use]
 pub fn reads(program: &Program, tensors: &[TensorId], weights: &Weights) -> Reads {
-    let names = stored(program, tensors);
+    let names: BTreeSet<&str> =
+        stored(program, tensors).into_iter().flat_map(|name| weights.stored_names(name)).collect();
     let mut runs: Vec<(&str, std::ops::Range<u64>)> = weights
         .entries()
         .filter(|(_, entry)| names.contains(entry.name.as_str()))

@@ -5,7 +5,7 @@ use super::demand::{Reads, demand, reads, stored};
 use super::plan::{Device, Plan, PlanError, Room};
 use super::wire::{Assign, Member, Ready};
 use super::worker::Worker;
-use crate::checkpoint::{FileError, Weights};
+use crate::checkpoint::{FileError, Weights, mxfp4};
 use crate::image_cache::{CacheError, ImageCache};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
@@ -284,7 +284,8 @@ impl WeightSource for Counted<'_> {
     fn read_rows(&self, tensor: &Tensor, rows: Range<usize>, out: &mut [f32]) -> Result<(), SourceError> {
         let stored = tensor.view.parts.first().and_then(|part| self.weights.tensor(&part.tensor));
         let bits = stored.map_or(0, |stored| stored.dtype.bitsize() as u64);
-        self.read.fetch_add(bits * out.len() as u64 / 8, Ordering::Relaxed);
+        let scales = stored.filter(|stored| stored.is_scaled()).map_or(0, |_| out.len() / mxfp4::BLOCK) as u64;
+        self.read.fetch_add(bits * out.len() as u64 / 8 + scales, Ordering::Relaxed);
         self.weights.read_rows(tensor, rows, out)
     }
 }

@@ -9,6 +9,7 @@ mod header;
 mod identity;
 mod logits;
 mod mutation;
+mod mxfp4;
 mod published;
 mod shapes;
 mod shards;

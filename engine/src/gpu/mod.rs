@@ -341,6 +341,13 @@ impl Units for GpuUnits {
         }
     }
 
+    fn form(&self) -> &'static str {
+        match &self.active {
+            Active::Device(device) => device.method.name(),
+            Active::Cpu(units) => units.form(),
+        }
+    }
+
     fn notices(&mut self) -> Vec<String> {
         let mut notices = std::mem::take(&mut self.notices);
         if let Active::Cpu(units) = &mut self.active {

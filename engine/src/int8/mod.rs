@@ -216,6 +216,10 @@ impl Units for Int8Units {
         self.counters
     }
 
+    fn form(&self) -> &'static str {
+        self.kernels.array.active().name()
+    }
+
     fn notices(&mut self) -> Vec<String> {
         self.audit.take()
     }

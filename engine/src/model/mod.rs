@@ -244,6 +244,12 @@ impl EngineModel {
         self.units.counters()
     }
 
+    /// Name of the form of the array unit that multiplies now: a form of the processor's kernels, or a device's method.
+    #[must_use]
+    pub fn form(&self) -> &'static str {
+        self.units.form()
+    }
+
     /// Count the time of each kind of command from now on, from zero; `None` ends it. Units that run a whole step at
     /// once, as a device may, are seen here from outside: what issuing took.
     pub fn time_commands(&mut self, clock: Option<Clock>) {

@@ -144,6 +144,10 @@ impl Units for ReferenceUnits {
         self.counters
     }
 
+    fn form(&self) -> &'static str {
+        "reference"
+    }
+
     fn state_bits(&self, sequence: usize) -> Vec<u64> {
         self.states.get(sequence).bits()
     }

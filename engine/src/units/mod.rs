@@ -150,6 +150,8 @@ pub trait Units: Send {
     fn release(&mut self, sequence: usize);
     /// What was moved and multiplied so far.
     fn counters(&self) -> Counters;
+    /// Name of the form of the array unit that multiplies now.
+    fn form(&self) -> &'static str;
     /// What the units found out about themselves since the last time, for people: forms that were demoted.
     fn notices(&mut self) -> Vec<String> {
         Vec::new()

@@ -90,7 +90,7 @@ pub struct Rates {
 }
 
 /// Workgroups of the read kernel take this many bytes each.
-const READ_GROUP: u64 = 64 << 10;
+pub const READ_GROUP: u64 = 64 << 10;
 
 impl Rates {
     /// The best of several rounds over `bytes` of memory, which should be well above every cache.
@@ -104,9 +104,7 @@ impl Rates {
         let bytes = bytes / READ_GROUP * READ_GROUP;
         let (from, to, out) = (gpu.region("read", bytes)?, gpu.region("copy", bytes)?, gpu.region("sum", 16)?);
         let pass = vec![plain_read(gpu, &from, &out)?; 4];
-        let pipeline = gpu.pipeline("plain copy", COPY)?;
-        let groups = [(bytes / READ_GROUP) as u32, 1, 1];
-        let copies = vec![Dispatch::new(gpu, "plain copy", &pipeline, groups, &[&from, &to])?; 2];
+        let copies = vec![plain_copy(gpu, &from, &to)?; 2];
         let (mut read, mut copy) = (Duration::MAX, Duration::MAX);
         for _ in 0..rounds.max(1) {
             read = read.min(clock.time(gpu, &pass)?);
@@ -126,6 +124,33 @@ pub fn plain_read(gpu: &Gpu, region: &Region, out: &Region) -> Result<Dispatch, 
     let pipeline = gpu.pipeline("plain read", READ)?;
     Dispatch::new(gpu, "plain read", &pipeline, [(region.size() / READ_GROUP) as u32, 1, 1], &[region, out])
 }
+
+/// A kernel that copies a region to another of its size, which is in another buffer; as [`plain_read`], by 64 KiB.
+///
+/// # Errors
+/// The device fails.
+pub fn plain_copy(gpu: &Gpu, from: &Region, to: &Region) -> Result<Dispatch, GpuError> {
+    let pipeline = gpu.pipeline("plain copy", COPY)?;
+    Dispatch::new(gpu, "plain copy", &pipeline, [(from.size() / READ_GROUP) as u32, 1, 1], &[from, to])
+}
+
+/// A kernel of one workgroup that changes a word each of whose values waits for the one before: what starting a kernel
+/// costs when it has nothing to do.
+///
+/// # Errors
+/// The device fails.
+pub fn nothing(gpu: &Gpu, word: &Region) -> Result<Dispatch, GpuError> {
+    let pipeline = gpu.pipeline("nothing", NOTHING)?;
+    Dispatch::new(gpu, "nothing", &pipeline, [1, 1, 1], &[word])
+}
+
+const NOTHING: &str = "
+@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+@compute @workgroup_size(32)
+fn main(@builtin(local_invocation_index) local: u32) {
+  if (local == 0u) { x[0] = x[0] + 1u; }
+}
+";
 
 const COPY: &str = "
 @group(0) @binding(0) var<storage, read> x: array<vec4<u32>>;

@@ -7,7 +7,7 @@ use super::cache::{Append, Bank};
 use super::conv::Conv;
 use super::delta::Delta;
 use super::device::{Gpu, GpuError};
-use super::gate::{DeviceArray, DeviceArrayError};
+use super::gate as array_gate;
 use super::job::Job;
 use super::record::{Dispatch, ReadBack, Region, Staging, encode, submit};
 use super::rows::{Largest, keep};
@@ -19,6 +19,7 @@ use crate::delta::{DeltaRow, Memory};
 use crate::format::{Lanes, Limbs};
 use crate::gate;
 use crate::math::Function;
+use crate::probe::Probe;
 use crate::tables::MulTable;
 use crate::vector::{Form, Micro, Values, VectorUnit, check_micros, check_with, interpret, micro::Access, run::Run};
 use std::cell::RefCell;
@@ -199,50 +200,56 @@ pub fn check_attention(gpu: &Gpu, method: Method, table: Option<&Region>) -> Res
     cases.finish()
 }
 
-/// What a device's gates have found, by method and lanes; none: the units that multiply no int8.
-type Found = Vec<(Gpu, Option<(Method, Lanes)>, Result<usize, Failed>)>;
+/// What a method that passed all its gates has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Tests, those of the array unit among them.
+    pub tests: usize,
+    /// The array unit's probe.
+    pub probe: Probe,
+}
+
+/// What a device's gates have found: by method and lanes, and first the units that multiply no int8.
+#[derive(Default)]
+struct Found {
+    floats: Vec<(Gpu, Result<usize, Failed>)>,
+    methods: Vec<(Gpu, Method, Lanes, Result<Passed, Failed>)>,
+}
 
 /// All gates that a method passes before it computes on a device: the array unit's, and the two checks here. Each runs
 /// once for a device in a process.
 ///
 /// # Errors
 /// As [`check`].
-pub fn gated(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<usize, Failed> {
-    static FOUND: Mutex<Found> = Mutex::new(Vec::new());
+pub fn gated(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<Passed, Failed> {
+    static FOUND: Mutex<Found> = Mutex::new(Found { floats: Vec::new(), methods: Vec::new() });
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut once = |part: Option<(Method, Lanes)>, check: &dyn Fn() -> Result<usize, Failed>| {
-        if let Some((.., result)) = found.iter().find(|(of, by, _)| of.is(gpu) && *by == part) {
-            return result.clone();
+    let floats = match found.floats.iter().find(|(of, _)| of.is(gpu)) {
+        Some((_, result)) => result.clone(),
+        None => {
+            let result = check(gpu);
+            found.floats.push((gpu.clone(), result.clone()));
+            result
         }
-        let result = check();
-        found.push((gpu.clone(), part, result.clone()));
-        result
-    };
-    let floats = once(None, &|| check(gpu))?;
-    let attention = once(Some((method, lanes)), &|| {
-        array(gpu, method, lanes, products)?;
-        let table = gpu.upload("the table of products", products.bytes())?;
-        check_attention(gpu, method, Some(&table))
-    })?;
-    Ok(floats + attention)
+    }?;
+    let known = found.methods.iter().find(|(of, by, with, _)| of.is(gpu) && *by == method && *with == lanes);
+    let passed = match known {
+        Some((.., result)) => result.clone(),
+        None => {
+            let result = products_and_attention(gpu, method, lanes, products);
+            found.methods.push((gpu.clone(), method, lanes, result.clone()));
+            result
+        }
+    }?;
+    Ok(Passed { tests: floats + passed.tests, ..passed })
 }
 
-/// The array unit's gate: this method, and no other, is what is asked for.
-fn array(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<(), Failed> {
-    let units = match DeviceArray::over(gpu, products.bytes(), method, lanes) {
-        Ok(units) => units,
-        Err(DeviceArrayError::Gpu(error)) => return Err(error.into()),
-        Err(error) => return Err(Failed::Test(error.to_string())),
-    };
-    if units.active() == method {
-        return Ok(());
-    }
-    let verdicts = units.report().methods;
-    let failed = verdicts.into_iter().find_map(|report| match report.verdict {
-        gate::Verdict::Failed(test) if report.method == method => Some(test),
-        _ => None,
-    });
-    Err(Failed::Test(failed.unwrap_or_else(|| "the array unit's gate".to_owned())))
+/// The array unit's gate, and that of attention.
+fn products_and_attention(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<Passed, Failed> {
+    let table = gpu.upload("the table of products", products.bytes())?;
+    let array = array_gate::one(gpu, &table, method, lanes)?;
+    let attention = check_attention(gpu, method, Some(&table))?;
+    Ok(Passed { tests: array.tests + attention, ..array })
 }
 
 fn micro_programs(gpu: &Gpu) -> Result<usize, Failed> {
@@ -596,7 +603,7 @@ mod tests {
         let Ok(gpu) = Gpu::open(&Choice::Best) else { return };
         for method in Method::ALL {
             let cases = gated(&gpu, method, Lanes::default(), MulTable::embedded().unwrap());
-            assert!(matches!(cases, Ok(n) if n > 600), "{method}: {cases:?}");
+            assert!(matches!(cases, Ok(passed) if passed.tests > 600), "{method}: {cases:?}");
         }
     }
 

@@ -7,6 +7,7 @@
 use super::Method;
 use super::clock::HostClock;
 use super::device::{Facts, Gpu, GpuError};
+use super::floats::{Failed, Passed};
 use super::matvec::{Array, GatherRun, MatvecRun, Residual, RoutedRun, RunError};
 use super::matvec_text::Place;
 use super::quantise::{DeviceActs, QuantiseRun};
@@ -184,6 +185,18 @@ impl DeviceArray {
         let start = now();
         record::run(gpu, &batch, &y)?;
         Ok(BATCH as f64 * 1e9 / now().saturating_sub(start).max(1) as f64)
+    }
+}
+
+/// One method's gate, over a table of products that is whole.
+///
+/// # Errors
+/// The test that it fails, or the device's failure.
+pub(super) fn one(gpu: &Gpu, table: &Region, method: Method, lanes: Lanes) -> Result<Passed, Failed> {
+    match examine(gpu, &Array { method, table: Some(table), lanes, plan: None }) {
+        Ok(probe) => Ok(Passed { tests: tests(), probe }),
+        Err(Failure::Test(test)) => Err(Failed::Test(test)),
+        Err(Failure::Gpu(error)) => Err(error.into()),
     }
 }
 

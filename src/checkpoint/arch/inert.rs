@@ -31,6 +31,11 @@ const fn inert(key: &'static str, reason: &'static str) -> Inert {
     Inert { key, reason }
 }
 
+/// Values and scales are two tensors of names that say so, and both are read.
+fn mxfp4(value: &Value) -> bool {
+    value.is_null() || value.get("quant_method").and_then(Value::as_str) == Some("mxfp4")
+}
+
 fn off(value: &Value) -> bool {
     value.is_null() || *value == Value::Bool(false)
 }
@@ -153,9 +158,9 @@ pub const FIXED: &[Fixed] = &[
     },
     Fixed {
         key: "quantization_config",
-        shown: "null",
+        shown: "null, or the method mxfp4",
         reason: "the stored values would need scales that lie in other tensors; save the model unquantised",
-        accepts: Value::is_null,
+        accepts: mxfp4,
     },
     Fixed {
         key: "compression_config",

@@ -15,6 +15,10 @@ pub trait TensorIndex {
     fn get(&self, name: &str) -> Option<(Dtype, &[usize])>;
     /// Every name.
     fn names(&self) -> Vec<&str>;
+    /// Whether a tensor of 4-bit floats has its scales, so that it holds values.
+    fn scaled(&self, _name: &str) -> bool {
+        false
+    }
     /// Whether two tensors of one type and shape hold the same values; `None` when only headers are at hand.
     fn same_values(&self, first: &str, second: &str) -> Option<bool>;
 }
@@ -25,7 +29,11 @@ impl TensorIndex for Weights {
     }
 
     fn names(&self) -> Vec<&str> {
-        self.entries().map(|(_, entry)| entry.name.as_str()).collect()
+        Weights::names(self).collect()
+    }
+
+    fn scaled(&self, name: &str) -> bool {
+        self.tensor(name).is_some_and(|tensor| tensor.is_scaled())
     }
 
     fn same_values(&self, first: &str, second: &str) -> Option<bool> {
@@ -33,7 +41,8 @@ impl TensorIndex for Weights {
         if !self.is_local() {
             return None;
         }
-        Some(self.tensor(first)?.bytes().ok()? == self.tensor(second)?.bytes().ok()?)
+        let [first, second] = [self.tensor(first)?, self.tensor(second)?];
+        Some(first.bytes().ok()? == second.bytes().ok()? && first.scales().ok()? == second.scales().ok()?)
     }
 }
 
@@ -145,7 +154,7 @@ impl<'a> Tensors<'a> {
                 expected: format!("[{}]", expected.join(", ")),
             });
         }
-        if !widens(dtype) {
+        if !widens(dtype) && !self.index.scaled(full) {
             return Err(ArchError::Dtype { tensor: full.to_owned(), purpose: purpose.to_owned(), dtype });
         }
         self.mark(full);
