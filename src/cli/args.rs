@@ -222,11 +222,6 @@ impl Prepared {
         self.cache.as_ref()
     }
 
-    /// Show how the building of a weight image goes.
-    pub(super) fn show_building(&self, done: usize, total: usize) {
-        self.watch.building(done, total);
-    }
-
     /// What the engines of one program are made with.
     pub(super) fn setup<'a>(&'a self, model: &'a Model, program: &'a Program, capacity: Capacity) -> Setup<'a> {
         let Self { threads, backend, .. } = *self;

@@ -4,7 +4,7 @@ use super::failure::{Failure, chain, refused};
 use super::{interrupt, out};
 use crate::checkpoint::FileError;
 use crate::checkpoint::hub::{Hub, HubError, Settings, Token, TokenError};
-use crate::model::Model;
+use crate::model::{Model, ModelFileError};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -68,15 +68,31 @@ impl HubArgs {
 
     /// Open MODEL. Where the Hub refuses access, no token was given and a person is there, ask for one.
     pub(in crate::cli) fn open(&self, name: &str) -> Result<Model, Failure> {
+        self.try_open(name).map_err(|error| match error {
+            NotOpened::Model(error) => error.into(),
+            NotOpened::Asked(failure) => failure,
+        })
+    }
+
+    /// [`HubArgs::open`], with the error as it is.
+    pub(super) fn try_open(&self, name: &str) -> Result<Model, NotOpened> {
         let refused = match Model::open_by(name, || self.hub(None)) {
             Err(error) if error.hub().is_some_and(HubError::wants_token) => error,
-            other => return Ok(other?),
+            other => return other.map_err(NotOpened::Model),
         };
-        match ask(&chain(&refused))? {
-            Some(token) => Ok(Model::open_by(name, || self.hub(Some(token)))?),
-            None => Err(refused.into()),
+        match ask(&chain(&refused)).map_err(NotOpened::Asked)? {
+            Some(token) => Model::open_by(name, || self.hub(Some(token))).map_err(NotOpened::Model),
+            None => Err(NotOpened::Model(refused)),
         }
     }
+}
+
+/// Why a model was not opened.
+pub(super) enum NotOpened {
+    /// The model's own reason.
+    Model(ModelFileError),
+    /// What was typed is no token, or the person ended it.
+    Asked(Failure),
 }
 
 /// A token that a person types, without echo; none where no person is there, or nothing is typed.

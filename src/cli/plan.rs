@@ -3,24 +3,27 @@
 use super::args::{JsonArg, ModelArg, NumericsArgs};
 use super::failure::{Failure, chain};
 use super::out;
+use super::twin::source::open_machine;
 use crate::model::Model;
-use crate::pipeline::capacity::MACS;
 use crate::pipeline::demand::{Reads, demand, reads};
+use crate::pipeline::forecast::{Forecast, Speed, advice, forecast, machine};
 use crate::pipeline::load::program_of;
 use crate::pipeline::plan::{Demand, Device, Key, Plan, Room};
 use clap::Args as ClapArgs;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
+use std::time::Duration;
 use wordline_engine::ImageLayout;
-use wordline_ir::Program;
 use wordline_lowering::split::{Stage, split};
 
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "FILE is a JSON array, the head first: [{\"name\": \"a\", \"capacity\": 900.0, \"memory\": 8000000000, \
-                        \"rtt_ms\": 0.3}, …]. Capacity is what `stage` prints when it starts; rtt_ms, the time to the \
-                        device and back, is 0.3 where absent."
+                        \"rtt_ms\": 0.3, \"read_gbps\": 20}, …]. Capacity is what `stage` prints when it starts; rtt_ms, the \
+                        time to the device and back, is 0.3 where absent. The forecast takes each device as the twin's \
+                        `host` at that pace; read_gbps, the memory's bandwidth as `bench` prints it, or \"machine\", one \
+                        of `twin machines` or a machine file, makes it better."
 )]
 pub(super) struct Args {
     #[command(flatten)]
@@ -49,6 +52,10 @@ struct Listed {
     capacity: f64,
     memory: u64,
     rtt_ms: Option<f64>,
+    /// Bandwidth of its memory.
+    read_gbps: Option<f64>,
+    /// A machine of the twin.
+    machine: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -70,18 +77,6 @@ struct Planned {
     image_bytes: u64,
     needs_bytes: u64,
     memory: u64,
-}
-
-/// What so many of the devices would do, the head and the first ones behind it.
-#[derive(Serialize)]
-struct Forecast {
-    devices: usize,
-    stages: usize,
-    /// Tokens a second of one sequence; none where the memory does not suffice.
-    tokens_per_s: Option<f64>,
-    /// Tokens a second of as many sequences as there are stages.
-    filled_tokens_per_s: Option<f64>,
-    why: Option<String>,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -110,8 +105,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let planned = planned.collect::<Result<Vec<_>, Failure>>()?;
     let dropped =
         plan.devices.iter().filter(|d| plan.stage_of(&d.key).is_none()).map(|device| name(&device.key)).collect();
-    let forecast: Vec<Forecast> =
-        (1..=devices.len()).map(|count| forecast(&program, &devices[..count], &listed, &needs, room)).collect();
+    let speeds = listed.iter().map(speed).collect::<Result<Vec<Speed>, Failure>>()?;
+    let forecast = forecast(&program, &devices, &speeds, &needs, room);
     let advice = advice(&forecast);
     let report =
         Report { model: args.model.model.clone(), layers: plan.layers, stages: planned, dropped, forecast, advice };
@@ -153,69 +148,14 @@ fn planned(
     })
 }
 
-/// The time of a row on each stage is its multiply-accumulates over the device's measured ones; a hop takes half the time
-/// there and back.
-fn forecast(program: &Program, devices: &[Device], listed: &[Listed], needs: &Demand, room: Room) -> Forecast {
-    let count = devices.len();
-    let none = |why: String| Forecast {
-        devices: count,
-        stages: 0,
-        tokens_per_s: None,
-        filled_tokens_per_s: None,
-        why: Some(why),
+/// How fast a listed device is: as the machine that it names, or as the twin's host at its pace.
+fn speed(listed: &Listed) -> Result<Speed, Failure> {
+    let machine = match &listed.machine {
+        Some(name) => open_machine(name)?,
+        None => machine(listed.capacity, listed.read_gbps.filter(|read| *read > 0.0)).map_err(Failure::fault)?,
     };
-    let plan = match Plan::of(devices[0], &devices[1..], needs, room) {
-        Ok(plan) => plan,
-        Err(error) => return none(error.to_string()),
-    };
-    let Ok(stages) = split(program, &plan.ranges()) else { return none("the program cannot be cut so".into()) };
-    let at = |stage: usize| plan.devices[plan.stages[stage].device];
-    let compute = |(i, stage): (usize, &Stage)| {
-        let matrices = stage.program.commands.iter().filter(|c| c.info().mnemonic.ends_with("matvec"));
-        let ids = matrices.flat_map(|c| c.tensors().map(|(_, id)| id));
-        let macs: u64 = ids.filter_map(|id| program.tensor(id)).map(|t| (t.rows * t.cols) as u64).sum();
-        macs as f64 / MACS as f64 / at(i).capacity.max(1e-9)
-    };
-    let times: Vec<f64> = stages.iter().enumerate().map(compute).collect();
-    let rtt = |stage: usize| {
-        let index = devices.iter().position(|d| d.key == at(stage).key).unwrap_or_default();
-        listed[index].rtt_ms.unwrap_or(0.3) / 1e3
-    };
-    // Each hop crosses half the way of both its ends; a ring of one has none.
-    let hops: f64 = if stages.len() > 1 {
-        (0..stages.len()).map(|i| rtt(i).max(rtt((i + 1) % stages.len())) / 2.0).sum()
-    } else {
-        0.0
-    };
-    let lap = times.iter().sum::<f64>() + hops;
-    let slowest = times.iter().copied().fold(0.0, f64::max).max(lap / stages.len() as f64);
-    let (one, filled) = (1.0 / lap.max(1e-12), 1.0 / slowest.max(1e-12));
-    Forecast {
-        devices: count,
-        stages: stages.len(),
-        tokens_per_s: Some(one),
-        filled_tokens_per_s: Some(filled),
-        why: None,
-    }
-}
-
-fn advice(forecast: &[Forecast]) -> String {
-    let one = forecast.first().and_then(|f| f.tokens_per_s);
-    let best = forecast.iter().filter_map(|f| Some((f.devices, f.tokens_per_s?))).max_by(|a, b| a.1.total_cmp(&b.1));
-    match (one, best) {
-        (Some(one), Some((devices, best))) if devices > 1 && best > one => {
-            format!(
-                "{devices} devices are fastest for one sequence: {best:.1} tokens/s against {one:.1} of one machine alone"
-            )
-        }
-        (Some(one), _) => format!(
-            "one machine alone is faster for one sequence ({one:.1} tokens/s): a ring pays for room, or for many sequences at once"
-        ),
-        (None, Some((devices, best))) => {
-            format!("no machine holds the model alone; {devices} devices write {best:.1} tokens/s")
-        }
-        (None, None) => "the devices do not hold the model".to_owned(),
-    }
+    let rtt = listed.rtt_ms.unwrap_or(0.3).clamp(0.0, 1e9);
+    Ok(Speed { machine, rtt: Duration::from_secs_f64(rtt / 1e3) })
 }
 
 fn show(report: &Report) -> Result<(), Failure> {
@@ -231,13 +171,12 @@ fn show(report: &Report) -> Result<(), Failure> {
         .iter()
         .try_for_each(|device| out::line(format_args!("{device:<16} no layers: left out of the ring")))?;
     for f in &report.forecast {
-        let figures = f.tokens_per_s.zip(f.filled_tokens_per_s);
-        out::line(match (figures, &f.why) {
-            (Some((one, filled)), _) => format!(
-                "{} device(s), {} stage(s): {one:.1} tokens/s of one sequence, {filled:.1} with all stages busy",
-                f.devices, f.stages
+        out::line(match &f.pace {
+            Some(p) => format!(
+                "{} device(s), {} stage(s): {:.1} tokens/s of one sequence ({:.1} to {:.1}), {:.1} with all stages busy",
+                f.devices, p.stages, p.tokens_per_s, p.low, p.high, p.filled_tokens_per_s
             ),
-            (None, why) => format!("{} device(s): {}", f.devices, why.as_deref().unwrap_or_default()),
+            None => format!("{} device(s): {}", f.devices, f.why.as_deref().unwrap_or_default()),
         })?;
     }
     out::line(&report.advice)

@@ -2,8 +2,8 @@
 
 use super::args::{EngineArgs, JsonArg};
 use super::failure::{Failure, chain};
+use super::hub::HubArgs;
 use super::out;
-use crate::model::Model;
 use crate::pipeline::load::{Maker, program_of};
 use crate::pipeline::record::{Record, Replayed};
 use clap::Args as ClapArgs;
@@ -17,11 +17,13 @@ pub(super) struct Args {
     /// Record that `head --record` wrote
     #[arg(value_name = "FILE")]
     record: PathBuf,
-    /// Where the model is [default: where the record says]
-    #[arg(long, value_name = "DIR")]
+    /// Where the model is: a directory, `demo`, or owner/name[@revision] on the Hub [default: where the record says]
+    #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    hub: HubArgs,
     #[command(flatten)]
     json: JsonArg,
 }
@@ -42,12 +44,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let file = std::fs::File::open(&args.record).map_err(|e| failed(&e))?;
     let record = Record::read(BufReader::new(file)).map_err(|e| failed(&e))?;
     let prepared = args.engine.prepare()?;
-    let model = Model::open(args.model.as_ref().unwrap_or(&record.header.model))?;
+    let model = args.hub.open(args.model.as_ref().unwrap_or(&record.header.model))?;
     let program = program_of(&model.checkpoint.spec, &record.header.numerics)?;
     let kernels = Kernels::new().map_err(|e| Failure::refused(format!("this device does not compute: {e}")))?;
-    let progress = |done, total| prepared.show_building(done, total);
-    let (weights, threads, cache) = (&model.checkpoint.weights, prepared.threads, prepared.cache());
-    let maker = Maker { weights, kernels, threads, cache, progress: &progress };
+    let (threads, backend, cache) = (prepared.threads, prepared.backend, prepared.cache());
+    let (weights, watch) = (&model.checkpoint.weights, prepared.watch());
+    let maker = Maker { weights, kernels, threads, backend, cache, watch };
     let replayed = record.replay(&program, &maker).map_err(|e| failed(&e))?;
     let equal = replayed.difference.is_none();
     if args.json.json {

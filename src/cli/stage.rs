@@ -2,9 +2,11 @@
 
 use super::args::EngineArgs;
 use super::failure::{Failure, chain};
+use super::hub::HubArgs;
 use super::out;
-use super::ring::{DEMO_REPO, LinkArgs, hello, weights};
+use super::ring::{DEMO_REPO, LinkArgs, assigned_on_hub, hello, weights};
 use crate::checkpoint::Weights;
+use crate::checkpoint::hub::Fetched;
 use crate::model::DEMO;
 use crate::pipeline::drive::{self, DriveError, named};
 use crate::pipeline::link::{Quic, Ticket};
@@ -24,8 +26,10 @@ const TICKET_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "A stage reads its own tensors from its own copy of the model: the directory of --model, or the \
-                        one that the ticket names when this machine has it too. No weight comes over the link."
+    after_help = "A stage reads its own tensors and no others: from the directory of --model, from the Hub when the \
+                        head's model is there, else from the directory that the ticket names when this machine has it \
+                        too. What the Hub gives is fetched with this device's own token and kept. No weight comes over \
+                        the link."
 )]
 pub(super) struct Args {
     /// The ticket that `head` prints, or @FILE with it; a file that is not there yet is waited for, a minute at most
@@ -34,8 +38,8 @@ pub(super) struct Args {
     /// End when the run ends, in place of waiting for the head's next one
     #[arg(long)]
     once: bool,
-    /// This device's copy of the model: a directory, or `demo`
-    #[arg(long, value_name = "DIR")]
+    /// This device's copy of the model: a directory, `demo`, or owner/name[@revision] on the Hub
+    #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// Have a fault happen: kill|stall|corrupt|slow@stageK:tokN
     #[arg(long, value_name = "FAULT")]
@@ -44,39 +48,44 @@ pub(super) struct Args {
     link: LinkArgs,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    hub: HubArgs,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let ticket = ticket(&args.join)?;
     let prepared = args.engine.prepare()?;
     let identity = args.link.identity()?;
-    let (kernels, hello) = hello(prepared.threads)?;
+    let (kernels, hello) = hello(&prepared)?;
     let mut link = args.link.bind(&identity)?;
     let me = short(&identity.key());
     out::note(format_args!("stage {me}: {:.1} GEMMs/s on {}", hello.capacity, hello.backend));
     let copy: RefCell<Option<(String, Weights)>> = RefCell::new(None);
-    let progress = |done, total| prepared.show_building(done, total);
     let load = |assign: &Assign, heard: &[Member]| -> Result<(Worker, Ready), (String, String)> {
         let place = place(args, &ticket, assign)?;
         let mut copy = copy.borrow_mut();
         if copy.as_ref().is_none_or(|(known, _)| *known != place) {
-            let opened = weights(&place).map_err(|e| ("model".to_owned(), e.what))?;
-            *copy = Some((place, opened));
+            *copy = Some((place.clone(), weights(&place, &args.hub)?));
         }
         let Some((_, weights)) = copy.as_ref() else { return Err(("model".to_owned(), "no copy".to_owned())) };
-        let (threads, cache) = (prepared.threads, prepared.cache());
-        let maker = Maker { weights, kernels: kernels.clone(), threads, cache, progress: &progress };
-        let (worker, ready) = maker.assigned(assign, heard).map_err(|e| named(&e))?;
+        let (threads, backend, cache) = (prepared.threads, prepared.backend, prepared.cache());
+        let maker = Maker { weights, kernels: kernels.clone(), threads, backend, cache, watch: prepared.watch() };
+        let (made, ready) = maker.assigned(assign, heard).map_err(|e| named(&e))?;
         out::note(format_args!(
-            "stage {me}: layers {}..{} of {}, {} bytes of weights in {} reads",
-            assign.layers.start, assign.layers.end, assign.repo, ready.bytes, ready.requests
+            "stage {me}: layers {}..{} of {}, {} bytes of weights in {} reads{}",
+            assign.layers.start,
+            assign.layers.end,
+            assign.repo,
+            ready.bytes,
+            ready.requests,
+            moved(&made.fetched)
         ));
-        Ok((worker, ready))
+        Ok((made.worker, ready))
     };
     let say = |text: &str| out::note(format_args!("stage {me}: {text}"));
     let mut served = false;
     loop {
-        let addresses = link.addresses();
+        let addresses = args.link.addresses(&link);
         let introduction = Introduction { hello: hello.clone(), memory: args.link.memory(), addresses };
         let ended = drive::stage(&mut link, &identity, &ticket, introduction, args.fault, &load, &say);
         match ended {
@@ -97,19 +106,35 @@ fn relink(old: Quic, args: &Args, identity: &crate::pipeline::link::Identity) ->
     args.link.bind(identity)
 }
 
+/// What came from the Hub just now, in words; nothing where all was here.
+fn moved(fetched: &[Fetched]) -> String {
+    let sum = |of: fn(&Fetched) -> u64| fetched.iter().map(of).sum::<u64>();
+    match sum(|f| f.requests) {
+        0 => String::new(),
+        requests => {
+            format!("; {} bytes fetched in {requests} requests, {} were here", sum(|f| f.bytes), sum(|f| f.cached))
+        }
+    }
+}
+
 /// Where this device's copy of the assigned model is.
 fn place(args: &Args, ticket: &Ticket, assign: &Assign) -> Result<String, (String, String)> {
+    if let Some(model) = &args.model {
+        return Ok(model.clone());
+    }
     if assign.repo == DEMO_REPO {
         return Ok(DEMO.to_owned());
     }
-    if let Some(model) = &args.model {
-        return Ok(model.clone());
+    if let Some(model) = assigned_on_hub(&assign.repo, &assign.revision) {
+        return Ok(model.to_string());
     }
     if Path::new(&ticket.model).is_dir() {
         return Ok(ticket.model.clone());
     }
-    let text =
-        format!("this device has no copy of {} {}: give its directory with --model", assign.repo, assign.revision);
+    let text = format!(
+        "this device has no copy of {} {}: give its directory, or owner/name on the Hub, with --model",
+        assign.repo, assign.revision
+    );
     Err(("model".to_owned(), text))
 }
 

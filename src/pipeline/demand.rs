@@ -2,16 +2,15 @@
 
 use super::plan::{Demand, Room};
 use crate::checkpoint::Weights;
-use std::collections::BTreeSet;
+use crate::checkpoint::hub::Limits;
+use crate::checkpoint::hub::ranges::{RangeSet, pieces, runs};
+use std::collections::{BTreeMap, BTreeSet};
 use wordline_engine::ImageLayout;
 use wordline_engine::image::LayoutError;
 use wordline_ir::{LayerId, Program, TensorId, state_layout};
 
 /// Of what is needed, this much more in hundredths stays free: rows at work, kernels, the system.
 const HEADROOM: u64 = 20;
-
-/// Bytes between two tensors of a file that one read takes along rather than make two.
-pub const GAP: u64 = 64 << 10;
 
 /// Bytes that a model needs on its devices, with this room for sequences.
 ///
@@ -57,7 +56,8 @@ pub fn demand(program: &Program, room: Room) -> Result<Demand, LayoutError> {
 pub struct Reads {
     /// Bytes of its own tensors, as stored.
     pub bytes: u64,
-    /// Runs of bytes they come in, neighbours taken together and gaps of up to [`GAP`] bridged.
+    /// Requests that bring them from the Hub where nothing is here yet: a run of bytes each, by the rule that the Hub's
+    /// client keeps.
     pub requests: u32,
 }
 
@@ -66,22 +66,13 @@ pub struct Reads {
 pub fn reads(program: &Program, tensors: &[TensorId], weights: &Weights) -> Reads {
     let names: BTreeSet<&str> =
         stored(program, tensors).into_iter().flat_map(|name| weights.stored_names(name)).collect();
-    let mut runs: Vec<(&str, std::ops::Range<u64>)> = weights
-        .entries()
-        .filter(|(_, entry)| names.contains(entry.name.as_str()))
-        .map(|(file, entry)| (file, entry.bytes.clone()))
-        .collect();
-    runs.sort_by(|a, b| (a.0, a.1.start).cmp(&(b.0, b.1.start)));
-    let mut reads = Reads::default();
-    let mut end: Option<(&str, u64)> = None;
-    for (file, range) in runs {
-        reads.bytes += range.end - range.start;
-        if end.is_none_or(|(last, at)| last != file || range.start > at + GAP) {
-            reads.requests += 1;
-        }
-        end = Some((file, range.end));
+    let mut wanted: BTreeMap<&str, RangeSet> = BTreeMap::new();
+    for (file, entry) in weights.entries().filter(|(_, entry)| names.contains(entry.name.as_str())) {
+        wanted.entry(file).or_default().insert(entry.bytes.clone());
     }
-    reads
+    let Limits { bridge, piece, .. } = Limits::default();
+    let requests = |set: &RangeSet| pieces(&runs(set, &RangeSet::default(), bridge), piece).len() as u32;
+    Reads { bytes: wanted.values().map(RangeSet::bytes).sum(), requests: wanted.values().map(requests).sum() }
 }
 
 /// Names of the stored tensors behind these.

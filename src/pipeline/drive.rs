@@ -1,9 +1,10 @@
 //! The drivers: sessions on links, clock and engine.
 
-use super::link::{Identity, Link, LinkEvent, Quic, Ticket};
+use super::link::{Identity, Link, LinkEvent, Quic, Reach, Ticket};
 use super::load::{LoadError, Maker};
-use super::plan::{Key, short};
+use super::plan::{Key, Plan, short};
 use super::record::Recorder;
+use super::rhythm::Rhythm;
 use super::session::{
     Action, HeadError, HeadSession, Injection, InjectionKind, Introduction, SLOW, StageError, StageSession,
 };
@@ -22,6 +23,11 @@ const BEAT: Duration = Duration::from_millis(400);
 const TICK: Duration = Duration::from_millis(50);
 /// How long a stage tries to reach its head.
 const REACH: Duration = Duration::from_millis(4500);
+
+/// How long before a hop is due a device is awake: timers have a millisecond's grain.
+const EARLY: Duration = Duration::from_micros(1500);
+/// How long behind it at least, and at most.
+const LATE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(1));
 
 /// Why a stage's process ends.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +49,14 @@ pub enum DriveError {
 impl From<HeadError> for DriveError {
     fn from(error: HeadError) -> Self {
         Self::Head(Box::new(error))
+    }
+}
+
+/// Have the link be awake when the next hop is due.
+fn expect(link: &mut Quic, rhythm: &Rhythm, start: Instant) {
+    if let Some((due, spread)) = rhythm.due() {
+        let late = (2 * spread).clamp(LATE.0, LATE.1);
+        link.expect(start + due, EARLY + late, late);
     }
 }
 
@@ -128,12 +142,18 @@ pub fn stage(
     let mut worker: Option<Worker> = None;
     let heart = Heart::start(link, head, start);
     let mut dialled: BTreeMap<Key, u32> = BTreeMap::new();
+    let mut rhythm = Rhythm::default();
     loop {
         let actions: Vec<Action> = session.actions().collect();
         let none = actions.is_empty();
         for action in actions {
             match action {
-                Action::Send { to, message, spoil } => link.send(&to, bytes(&message, spoil)),
+                Action::Send { to, message, spoil } => {
+                    if matches!(message, Message::Hop(_)) {
+                        rhythm.sent(now());
+                    }
+                    link.send(&to, bytes(&message, spoil));
+                }
                 Action::Dial { to, addresses, epoch } => {
                     dialled.insert(to, epoch);
                     link.dial(to, &addresses);
@@ -168,6 +188,9 @@ pub fn stage(
         if session.pending()
             && let Some(worker) = &mut worker
         {
+            if !none {
+                link.flush();
+            }
             heart.pulse.busy.store(now().as_millis() as u64 | 1, Ordering::Relaxed);
             session.work(worker, &now);
             heart.pulse.busy.store(0, Ordering::Relaxed);
@@ -176,11 +199,19 @@ pub fn stage(
         }
         // What has come meanwhile is taken first, so that hops that wait together are computed together.
         let mut wait = if none { Duration::from_secs(1) } else { Duration::ZERO };
+        if none {
+            expect(link, &rhythm, start);
+        }
         while let Some(event) = link.next(wait) {
             wait = Duration::ZERO;
             match event {
                 LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
-                    Ok(message) => session.message(peer, message, now()),
+                    Ok(message) => {
+                        if matches!(message, Message::Hop(_)) {
+                            rhythm.came(now());
+                        }
+                        session.message(peer, message, now());
+                    }
                     Err(error) => session.bad(peer, &error),
                 },
                 LinkEvent::Linked { peer, incoming: false } => {
@@ -225,6 +256,10 @@ pub struct HeadDrive<'a, W: Write> {
     pub record: Option<Recorder<W>>,
     /// Told what happens.
     pub say: &'a dyn Fn(&str),
+    /// Told of each plan before it is carried out, and how well each of its devices is reached.
+    pub planned: &'a dyn Fn(&Plan, &[Option<Reach>]),
+    /// How well each device was reached, when the run was planned and when it ended.
+    pub reached: &'a mut BTreeMap<Key, Reach>,
     /// Given each token as it is certain.
     pub token: &'a mut dyn FnMut(usize, u32),
     /// Whether the user wants an end.
@@ -238,17 +273,38 @@ pub struct HeadDrive<'a, W: Write> {
 pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDrive<'_, W>) -> Result<(), DriveError> {
     let start = Instant::now();
     let now = || start.elapsed();
-    let HeadDrive { maker, program, mut record, say, token, stopping } = drive;
+    let HeadDrive { maker, program, mut record, say, planned, reached, token, stopping } = drive;
     let mut worker: Option<Worker> = None;
+    let mut rhythm = Rhythm::default();
     session.gathered();
     loop {
-        let actions: Vec<Action> = session.actions().collect();
-        let none = actions.is_empty();
-        for action in actions {
+        let mut later = Vec::new();
+        let mut none = true;
+        for action in session.actions() {
+            none = false;
             match action {
-                Action::Send { to, message, spoil } => link.send(&to, bytes(&message, spoil)),
+                Action::Send { to, message, spoil } => {
+                    if matches!(message, Message::Hop(_)) {
+                        rhythm.sent(now());
+                    }
+                    link.send(&to, bytes(&message, spoil));
+                }
+                other => later.push(other),
+            }
+        }
+        // Hops are on their way before anything is printed, recorded or loaded.
+        if !none && !later.is_empty() {
+            link.flush();
+        }
+        for action in later {
+            match action {
                 Action::Prepare { epoch, plan } => {
                     worker = None;
+                    let reaches: Vec<Option<Reach>> = plan.devices.iter().map(|d| link.reach(&d.key)).collect();
+                    planned(&plan, &reaches);
+                    let known =
+                        plan.devices.iter().zip(&reaches).filter_map(|(device, reach)| Some((device.key, (*reach)?)));
+                    reached.extend(known);
                     let result = maker.head(program, &plan).map(|(made, programs)| {
                         worker = Some(made.worker);
                         programs
@@ -264,10 +320,12 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
                     }
                 }
                 Action::Token { answer, token: id } => token(answer, id),
-                Action::Inject(_) | Action::Dial { .. } | Action::Load { .. } | Action::Done => {}
+                Action::Send { .. } | Action::Inject(_) | Action::Dial { .. } | Action::Load { .. } | Action::Done => {}
             }
         }
         if let Some(ended) = session.ended() {
+            let devices = session.plan().map_or(&[][..], |plan| plan.devices.as_slice());
+            reached.extend(devices.iter().filter_map(|device| Some((device.key, link.reach(&device.key)?))));
             if let Some(record) = record {
                 record.finish()?;
             }
@@ -280,16 +338,27 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
         if session.pending()
             && let Some(worker) = &mut worker
         {
+            if !none {
+                link.flush();
+            }
             session.work(worker, &now);
             // What was computed goes out before anything else is looked at.
             continue;
         }
         let mut wait = if none { TICK } else { Duration::ZERO };
+        if none {
+            expect(link, &rhythm, start);
+        }
         while let Some(event) = link.next(wait) {
             wait = Duration::ZERO;
             match event {
                 LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
-                    Ok(message) => session.message(peer, message, now()),
+                    Ok(message) => {
+                        if matches!(message, Message::Hop(_)) {
+                            rhythm.came(now());
+                        }
+                        session.message(peer, message, now());
+                    }
                     Err(error) => session.bad(peer, &error),
                 },
                 LinkEvent::Linked { .. } => {}

@@ -4,19 +4,21 @@
 use super::demand::{Reads, demand, reads, stored};
 use super::plan::{Device, Plan, PlanError, Room};
 use super::wire::{Assign, Member, Ready};
-use super::worker::Worker;
+use super::worker::{WorkError, Worker};
+use crate::backends::Backend;
+use crate::checkpoint::hub::{Fetched, HubError};
 use crate::checkpoint::{FileError, Weights, mxfp4};
+use crate::engines::Watch;
 use crate::image_cache::{CacheError, ImageCache};
+use crate::image_memory::{ImageBytes, hold, zeroed};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use wordline_engine::image::{BuildError, LayoutError, build_into};
 use wordline_engine::source::{SourceError, WeightSource};
 use wordline_engine::team::Team;
-use wordline_engine::{
-    Capacity, EngineModel, Image, ImageError, ImageLayout, Kernels, ModelError, Sequencer, WordsError,
-};
+use wordline_engine::{Capacity, Image, ImageError, ImageLayout, Kernels, ModelError, Sequencer, WordsError};
 use wordline_ir::digest::hex;
 use wordline_ir::{Numerics, Program, ProgramError, Spec, Tensor, file::to_bytes};
 use wordline_lowering::lower;
@@ -74,9 +76,12 @@ pub enum LoadError {
     /// The engine could not be made.
     #[error(transparent)]
     Engine(#[from] ModelError),
-    /// The disk does not take the image.
-    #[error("{0}; free some, name another directory in WORDLINE_CACHE, or give --no-cache")]
-    Disk(String),
+    /// The engine does not run.
+    #[error("a first step of nothing: {0}")]
+    Work(#[from] WorkError),
+    /// The system has no memory for the image.
+    #[error("no memory for the stage's weights: {0}; lend less with --memory, so that the plan gives it fewer layers")]
+    Memory(#[source] std::io::Error),
 }
 
 impl LoadError {
@@ -87,10 +92,30 @@ impl LoadError {
             LoadError::Index { .. } => "model",
             LoadError::Json { .. } | LoadError::Program(_) | LoadError::Split(_) | LoadError::Words(_) => "assignment",
             LoadError::Plan(_) => "plan",
-            LoadError::Layout(_) | LoadError::Build(_) | LoadError::Image(_) | LoadError::Weights(_) => "weights",
-            LoadError::Engine(_) => "engine",
-            LoadError::Disk(_) => "disk",
+            LoadError::Weights(error) => file_code(error),
+            LoadError::Layout(_) | LoadError::Build(_) | LoadError::Image(_) => "weights",
+            LoadError::Engine(_) | LoadError::Work(_) => "engine",
+            LoadError::Memory(_) => "memory",
         }
+    }
+}
+
+/// The name on the wire of a file that was not read, or not fetched.
+#[must_use]
+pub fn file_code(error: &FileError) -> &'static str {
+    match error {
+        FileError::Hub(error) => hub_code(error),
+        _ => "weights",
+    }
+}
+
+/// The name on the wire of what the Hub did not give, or the disk did not take.
+#[must_use]
+pub fn hub_code(error: &HubError) -> &'static str {
+    match error {
+        HubError::Disk { .. } | HubError::CacheLimit { .. } | HubError::NoCache | HubError::Unsound { .. } => "disk",
+        HubError::Access { .. } | HubError::Token(_) => "access",
+        _ => "fetch",
     }
 }
 
@@ -102,10 +127,12 @@ pub struct Maker<'a> {
     pub kernels: Kernels,
     /// Threads.
     pub threads: usize,
+    /// What runs the commands.
+    pub backend: Backend,
     /// Where images are kept; none builds them in memory.
     pub cache: Option<&'a ImageCache>,
-    /// Told how many bytes of how many of an image are built.
-    pub progress: &'a (dyn Fn(usize, usize) + Sync),
+    /// Who is told how the fetching and the building go.
+    pub watch: &'a dyn Watch,
 }
 
 impl std::fmt::Debug for Maker<'_> {
@@ -127,6 +154,8 @@ pub struct Made {
     pub reads: Reads,
     /// Bytes of stored tensors that were in fact asked for; 0 when the image was there.
     pub read: u64,
+    /// What was fetched for it, by file; nothing where the image or the weights were here.
+    pub fetched: Vec<Fetched>,
 }
 
 /// The program of a file of facts, as every device lowers it.
@@ -162,7 +191,7 @@ impl Maker<'_> {
     ///
     /// # Errors
     /// See [`LoadError`].
-    pub fn assigned(&self, assign: &Assign, heard: &[Member]) -> Result<(Worker, Ready), LoadError> {
+    pub fn assigned(&self, assign: &Assign, heard: &[Member]) -> Result<(Made, Ready), LoadError> {
         let index = index_of(self.weights);
         if index != assign.index {
             return Err(LoadError::Index { repo: assign.repo.clone(), given: index, needed: assign.index });
@@ -187,7 +216,7 @@ impl Maker<'_> {
             bytes: made.reads.bytes,
             requests: made.reads.requests,
         };
-        Ok((made.worker, ready))
+        Ok((made, ready))
     }
 
     /// The head's own stage of a plan, and the digests of all stages' programs.
@@ -215,7 +244,7 @@ impl Maker<'_> {
     /// See [`LoadError`].
     pub fn make(&self, stage: &Stage, room: Room) -> Result<Made, LoadError> {
         let program = &stage.program;
-        let counted = Counted { weights: self.weights, read: AtomicU64::new(0) };
+        let counted = Counted { weights: self.weights, read: AtomicU64::new(0), fetched: Mutex::default() };
         let image = Arc::new(self.image(stage, &counted)?);
         let mut hasher = Sha256::new();
         for id in &stage.tensors {
@@ -224,13 +253,21 @@ impl Maker<'_> {
         }
         let capacity = Capacity { ctx: room.ctx as usize, step_rows: room.step_rows as usize };
         let sequencer = Sequencer::new(program)?;
-        let engine = EngineModel::int8(sequencer, capacity, image, self.kernels.clone(), self.threads)?;
+        let engine = self.backend.engine(sequencer, capacity, image, self.kernels.clone(), self.threads)?;
+        let mut worker = Worker::new(engine);
+        if self.backend != Backend::Cpu {
+            // A device's programs are made when they are first run; a head waits seconds for a lap, and not for that.
+            for rows in [1, room.step_rows as usize] {
+                worker.warm(rows)?;
+            }
+        }
         Ok(Made {
-            worker: Worker::new(engine),
+            worker,
             program: program_digest(program),
             image: hasher.finalize().into(),
             reads: reads(program, &stage.tensors, self.weights),
             read: counted.read.into_inner(),
+            fetched: counted.fetched.into_inner().unwrap_or_default(),
         })
     }
 
@@ -240,37 +277,44 @@ impl Maker<'_> {
         let names = stored(program, &stage.tensors);
         let content: [u8; 32] = Sha256::digest(self.weights.part_identity(&names)?).into();
         let progress = |done, total| {
-            (self.progress)(done, total);
+            self.watch.building(done, total);
             true
         };
         let build = |out: &mut [u8]| -> Result<(), LoadError> {
             // In as few requests as the stage's tensors allow, where they are on the Hub.
-            self.weights.fetch(names.iter().copied(), &|_, _| {})?;
+            let fetching = |done, total| self.watch.fetching(done, total);
+            let fetched = self.weights.fetch(names.iter().copied(), &fetching)?;
+            source.fetched.lock().unwrap_or_else(PoisonError::into_inner).extend(fetched);
             build_into(program, &layout, source, content, out, &mut Team::new(self.threads), &progress)?;
             Ok(())
-        };
-        let Some(cache) = self.cache else {
-            let mut bytes = vec![0; layout.bytes()];
-            build(&mut bytes)?;
-            return Ok(Image::open_used(program, bytes, Some(content))?);
         };
         let mut hasher = Sha256::new();
         hasher.update(layout.identity());
         hasher.update(content);
         let key = hex(&hasher.finalize());
-        for last in [false, true] {
-            match cache.get(&key, layout.bytes(), build) {
-                Ok(map) => match Image::open_used(program, map, Some(content)) {
-                    Ok(image) => return Ok(image),
-                    Err(error) if last => return Err(error.into()),
-                    // Damaged on disk: it is built again.
-                    Err(_) => cache.discard(&key),
-                },
-                Err(CacheError::Build(error)) => return Err(error),
-                Err(error @ CacheError::Io { .. }) => return Err(LoadError::Disk(error.to_string())),
+        if let Some(cache) = self.cache {
+            // The second time around a damaged image has been removed.
+            for _ in 0..2 {
+                match cache.get(&key, layout.bytes(), build) {
+                    Ok(map) => match Image::open_used(program, hold(map, self.threads), Some(content)) {
+                        Ok(image) => return Ok(image),
+                        Err(error) => {
+                            let path = cache.path(&key);
+                            self.watch.remark(&format!("{}: {error}; it is built again", path.display()));
+                            cache.discard(&key);
+                        }
+                    },
+                    Err(CacheError::Build(error)) => return Err(error),
+                    Err(error @ CacheError::Io { .. }) => {
+                        self.watch.remark(&format!("{error}; the weight image is built in memory"));
+                        break;
+                    }
+                }
             }
         }
-        Err(LoadError::Disk(format!("{}: damaged twice", cache.path(&key).display())))
+        let mut bytes = zeroed(layout.bytes()).map_err(LoadError::Memory)?;
+        build(&mut bytes)?;
+        Ok(Image::open_used(program, ImageBytes::Held(bytes), Some(content))?)
     }
 }
 
@@ -278,6 +322,7 @@ impl Maker<'_> {
 struct Counted<'a> {
     weights: &'a Weights,
     read: AtomicU64,
+    fetched: Mutex<Vec<Fetched>>,
 }
 
 impl WeightSource for Counted<'_> {
@@ -287,5 +332,69 @@ impl WeightSource for Counted<'_> {
         let scales = stored.filter(|stored| stored.is_scaled()).map_or(0, |_| out.len() / mxfp4::BLOCK) as u64;
         self.read.fetch_add(bits * out.len() as u64 / 8 + scales, Ordering::Relaxed);
         self.weights.read_rows(tensor, rows, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::Unwatched;
+    use crate::model::Model;
+    use std::io::{Seek, SeekFrom, Write};
+    use std::path::Path;
+
+    /// A copy of a model's only weight file in which all but these tensors are a hole.
+    fn hollow(model: &Model, from: &Path, to: &Path, names: &std::collections::BTreeSet<&str>) {
+        let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+        let mut file = std::fs::File::create(to.join("model.safetensors")).unwrap();
+        let first = model.checkpoint.weights.entries().map(|(_, entry)| entry.bytes.start).min().unwrap();
+        file.write_all(&bytes[..first as usize]).unwrap();
+        for (_, entry) in model.checkpoint.weights.entries().filter(|(_, e)| names.contains(e.name.as_str())) {
+            file.seek(SeekFrom::Start(entry.bytes.start)).unwrap();
+            file.write_all(&bytes[entry.bytes.start as usize..entry.bytes.end as usize]).unwrap();
+        }
+        file.set_len(bytes.len() as u64).unwrap();
+        std::fs::copy(from.join("config.json"), to.join("config.json")).unwrap();
+    }
+
+    fn maker(weights: &Weights) -> Maker<'_> {
+        let (kernels, backend) = (Kernels::new().unwrap(), Backend::Cpu);
+        Maker { weights, kernels, threads: 1, backend, cache: None, watch: &Unwatched }
+    }
+
+    #[test]
+    fn a_stage_reads_its_own_tensors_and_the_others_may_be_holes() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for folder in
+            ["demo", "tests/fixtures/given/qwen3", "tests/fixtures/given/qwen3_next", "tests/fixtures/given/gpt2"]
+        {
+            let folder = root.join(folder);
+            let model = Model::open(&folder.display().to_string()).unwrap();
+            let program = program_of(&model.checkpoint.spec, &Numerics::default()).unwrap();
+            let layers = program.layers();
+            let room = Room { ctx: 16, step_rows: 4, sequences: 1 };
+            let mut sum = 0;
+            for stage in split(&program, &[0..1, 1..2, 2..layers]).unwrap() {
+                let whole = maker(&model.checkpoint.weights).make(&stage, room).unwrap();
+                let own = tempfile::tempdir().unwrap();
+                hollow(&model, &folder, own.path(), &stored(&stage.program, &stage.tensors));
+                let copy = Model::open(&own.path().display().to_string()).unwrap();
+                assert_eq!(index_of(&copy.checkpoint.weights), index_of(&model.checkpoint.weights));
+                let mut made = maker(&copy.checkpoint.weights).make(&stage, room).unwrap();
+                for rows in [1, 4] {
+                    made.worker.warm(rows).unwrap();
+                    assert_eq!(made.worker.held(), 0);
+                }
+                assert_eq!((made.image, made.program), (whole.image, whole.program), "{}", folder.display());
+                assert_eq!(made.read, made.reads.bytes, "{}: each byte of its own, once", folder.display());
+                assert!(made.reads.requests <= 3, "{:?}", made.reads);
+                sum += made.reads.bytes;
+            }
+            // No tensor is on two stages, and all that is used is on one.
+            let used: std::collections::BTreeSet<&str> =
+                program.tensors.iter().flat_map(|t| &t.view.parts).map(|part| part.tensor.as_str()).collect();
+            let entries = model.checkpoint.weights.entries().filter(|(_, e)| used.contains(e.name.as_str()));
+            assert_eq!(sum, entries.map(|(_, e)| e.bytes.end - e.bytes.start).sum::<u64>(), "{}", folder.display());
+        }
     }
 }

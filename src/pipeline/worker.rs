@@ -94,6 +94,23 @@ impl Worker {
         self.sequences.len()
     }
 
+    /// Run a step of nothing with so many rows, and forget it: whatever a device makes at its first step of that size is made
+    /// before anybody waits for it.
+    ///
+    /// # Errors
+    /// The engine refuses or fails the step.
+    pub fn warm(&mut self, rows: usize) -> Result<(), WorkError> {
+        let seq = self.engine.open();
+        let rows: Vec<Row> = (0..rows).map(|_| Row { seq, token: 0, logits: false }).collect();
+        let ran = match self.engine.step(&rows).map(|_| ()) {
+            // A program that begins inside the model takes hidden rows.
+            Err(StepError::Input(_)) => self.engine.step_hidden(&rows, &vec![0.0; rows.len() * self.width]).map(|_| ()),
+            ran => ran,
+        };
+        self.engine.release(seq);
+        ran.map_err(WorkError::from)
+    }
+
     /// Run jobs, as many in one step as may be; each job's hidden rows as they leave the stage, in the jobs' order.
     ///
     /// A matrix is streamed once for all rows of a step, and no bit of a row depends on its company.

@@ -8,3 +8,7 @@ mod rude;
 mod server;
 mod site;
 mod token;
+
+pub(crate) use server::Server;
+pub(crate) use site::{MODEL, Seen, Site};
+pub(crate) use token::program;

@@ -15,7 +15,7 @@ fn gated() -> Site {
 }
 
 /// The program, with an environment of the Hub that a test gives and nothing of the user's.
-pub(super) fn program(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
+pub(crate) fn program(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
     let mut command = wordline(args);
     for name in
         ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "XDG_CACHE_HOME"]

@@ -1,6 +1,7 @@
 //! The link: messages between devices that know each other by public key.
 
 mod identity;
+mod keeper;
 mod quic;
 mod ticket;
 
@@ -9,7 +10,7 @@ pub use quic::{LinkError, Quic, QuicConfig};
 pub use ticket::{Ticket, TicketError};
 
 use super::plan::Key;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a link tells.
 #[derive(Debug)]
@@ -54,6 +55,10 @@ pub trait Link {
     fn send(&self, peer: &Key, bytes: Vec<u8>);
     /// End a link once what was sent is out.
     fn close(&self, peer: &Key);
+    /// Have what was sent go out now, before this thread turns to something else.
+    fn flush(&self);
+    /// Be awake at the socket from `early` before this moment to `late` behind it, at the next wait.
+    fn expect(&mut self, due: Instant, early: Duration, late: Duration);
     /// What happens next, waited for at most this long.
     fn next(&mut self, wait: Duration) -> Option<LinkEvent>;
     /// How well a peer is reached.

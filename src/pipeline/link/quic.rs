@@ -5,16 +5,18 @@
 //! is lost within three seconds.
 
 use super::identity::Identity;
+use super::keeper::{Keeper, turn};
 use super::{Link, LinkEvent, Reach};
 use crate::pipeline::plan::{Key, short};
 use crate::pipeline::wire::MAX_MESSAGE;
 use iroh::endpoint::{Connection, IdleTimeout, QuicTransportConfig, RecvStream, SendStream, VarInt, presets};
 use iroh::{Endpoint, EndpointAddr, PublicKey, RelayMode, RelayUrl, TransportAddr};
+use iroh_mdns_address_lookup::MdnsAddressLookup;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
-use tokio::runtime::Runtime;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc as tasks};
 use tokio::time::timeout;
 
@@ -28,6 +30,12 @@ const KEEP_ALIVE: Duration = Duration::from_millis(500);
 const DIAL: Duration = Duration::from_secs(4);
 /// How long the end of a link waits for what was sent.
 const LINGER: Duration = Duration::from_millis(700);
+/// Name under which devices look for each other on a local network: no other program's.
+const MDNS_SERVICE: &str = "wordline";
+/// How often they do, as long as few are there.
+const MDNS_CADENCE: Duration = Duration::from_millis(700);
+/// Turns that they get to bring what is at the socket.
+const GLANCE: usize = 3;
 /// Messages of one peer that may wait to be taken; past them it is not read on.
 const WAITING: usize = 256;
 
@@ -38,6 +46,8 @@ pub struct QuicConfig {
     pub listen: Option<SocketAddr>,
     /// Relays of one's own, by URL.
     pub relays: Vec<String>,
+    /// Tell this device's addresses on the local network by multicast DNS, and ask for those of others there.
+    pub mdns: bool,
 }
 
 /// Why there are no links.
@@ -66,19 +76,22 @@ pub enum LinkError {
 
 /// Links over QUIC.
 pub struct Quic {
-    runtime: Option<Runtime>,
+    keeper: Keeper,
     endpoint: Endpoint,
     shared: Arc<Shared>,
-    events: mpsc::Receiver<(LinkEvent, Option<OwnedSemaphorePermit>)>,
+    events: tasks::UnboundedReceiver<(LinkEvent, Option<OwnedSemaphorePermit>)>,
+    /// When to be awake.
+    awake: Option<Range<Instant>>,
 }
 
 struct Shared {
     peers: Mutex<HashMap<Key, Peer>>,
-    events: mpsc::Sender<(LinkEvent, Option<OwnedSemaphorePermit>)>,
+    events: tasks::UnboundedSender<(LinkEvent, Option<OwnedSemaphorePermit>)>,
 }
 
 struct Peer {
     connection: Connection,
+    /// Messages with their lengths in front.
     outbox: tasks::UnboundedSender<Vec<u8>>,
 }
 
@@ -94,8 +107,7 @@ impl Quic {
     /// # Errors
     /// See [`LinkError`].
     pub fn bind(identity: &Identity, config: &QuicConfig) -> Result<Self, LinkError> {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).thread_name("link").enable_all().build()?;
+        let keeper = Keeper::new(tokio::runtime::Builder::new_current_thread().enable_all().build()?)?;
         let relays = config.relays.iter().map(|url| {
             let parsed = url.parse::<RelayUrl>();
             parsed.map_err(|e| LinkError::Relay { url: url.clone(), reason: e.to_string() })
@@ -110,8 +122,13 @@ impl Quic {
             .default_path_max_idle_timeout(IDLE)
             .default_path_keep_alive_interval(KEEP_ALIVE)
             .build();
-        let endpoint = runtime.block_on(async {
-            Endpoint::builder(presets::Minimal)
+        let endpoint = keeper.drive(async {
+            let mut builder = Endpoint::builder(presets::Minimal);
+            if config.mdns {
+                let lookup = MdnsAddressLookup::builder().service_name(MDNS_SERVICE).discovery_cadence(MDNS_CADENCE);
+                builder = builder.address_lookup(lookup);
+            }
+            builder
                 .secret_key(identity.secret.clone())
                 .alpns(vec![ALPN.to_vec()])
                 .relay_mode(mode)
@@ -122,11 +139,17 @@ impl Quic {
                 .bind()
                 .await
                 .map_err(|e| failed(format!("{e:#}")))
-        })?;
-        let (sender, events) = mpsc::channel();
+        });
+        let endpoint = endpoint.unwrap_or_else(|| Err(failed("the link has ended".to_owned())))?;
+        if !config.relays.is_empty() {
+            // A device behind a relay has its address there once it has joined it. One that does not answer is no reason not
+            // to be reached directly.
+            keeper.drive(async { timeout(DIAL, endpoint.online()).await.is_ok() });
+        }
+        let (sender, events) = tasks::unbounded_channel();
         let shared = Arc::new(Shared { peers: Mutex::new(HashMap::new()), events: sender });
-        runtime.spawn(accept(endpoint.clone(), shared.clone()));
-        Ok(Self { runtime: Some(runtime), endpoint, shared, events })
+        keeper.spawn(accept(endpoint.clone(), shared.clone()));
+        Ok(Self { keeper, endpoint, shared, events, awake: None })
     }
 
     /// This device's key.
@@ -163,17 +186,20 @@ impl Link for Quic {
     fn dial(&self, peer: Key, addresses: &[String]) {
         let target = target(&peer, addresses);
         let (endpoint, shared) = (self.endpoint.clone(), self.shared.clone());
-        let Some(runtime) = &self.runtime else { return };
-        runtime.spawn(async move {
+        self.keeper.spawn(async move {
             let dialled = async {
                 let target = target?;
                 let shown: Vec<String> = target.ip_addrs().map(ToString::to_string).collect();
+                let silent = format!("no answer from {} at {}", short(&peer), shown.join(", "));
                 let connecting = timeout(DIAL, endpoint.connect(target, ALPN)).await;
-                let connection = connecting
-                    .map_err(|_| {
-                        format!("no answer from {} at {} within {} s", short(&peer), shown.join(", "), DIAL.as_secs())
-                    })?
-                    .map_err(|e| format!("{} at {}: {e:#}", short(&peer), shown.join(", ")))?;
+                let connection = connecting.map_err(|_| silent.clone())?.map_err(|e| {
+                    let said = plain(&format!("{e:#}"));
+                    if said.contains("timed out") {
+                        silent
+                    } else {
+                        format!("{} at {}: {said}", short(&peer), shown.join(", "))
+                    }
+                })?;
                 let stream = connection.open_bi().await.map_err(|e| e.to_string())?;
                 Ok::<_, String>((connection, stream))
             };
@@ -193,8 +219,47 @@ impl Link for Quic {
         self.shared.peers().remove(peer);
     }
 
+    fn flush(&self) {
+        self.keeper.drive(turn());
+    }
+
+    fn expect(&mut self, due: Instant, early: Duration, late: Duration) {
+        self.awake = due.checked_sub(early).map(|start| start..due + late);
+    }
+
     fn next(&mut self, wait: Duration) -> Option<LinkEvent> {
-        self.events.recv_timeout(wait).ok().map(|(event, _permit)| event)
+        if let Ok((event, _permit)) = self.events.try_recv() {
+            return Some(event);
+        }
+        let awake = self.awake.take();
+        let Self { keeper, events, .. } = self;
+        let event = keeper.drive(async {
+            if wait.is_zero() {
+                // What is at the socket, but no waiting for more.
+                for _ in 0..GLANCE {
+                    tokio::task::yield_now().await;
+                    if let Ok(event) = events.try_recv() {
+                        return Some(event);
+                    }
+                }
+                return None;
+            }
+            let start = Instant::now();
+            if let Some(awake) = awake.filter(|awake| awake.start < start + wait) {
+                // Sleep until shortly before it is due, and look at the socket without sleep from then on.
+                if let Ok(event) = timeout(awake.start.saturating_duration_since(start), events.recv()).await {
+                    return event;
+                }
+                while Instant::now() < awake.end {
+                    tokio::task::yield_now().await;
+                    if let Ok(event) = events.try_recv() {
+                        return Some(event);
+                    }
+                }
+            }
+            timeout(wait.saturating_sub(start.elapsed()), events.recv()).await.ok().flatten()
+        });
+        event.flatten().map(|(event, _permit)| event)
     }
 
     fn reach(&self, peer: &Key) -> Option<Reach> {
@@ -208,14 +273,13 @@ impl Link for Quic {
 impl Drop for Quic {
     fn drop(&mut self) {
         self.shared.peers().clear();
-        if let Some(runtime) = self.runtime.take() {
-            // Writers linger until what was sent is out; then the endpoint says goodbye.
-            runtime.block_on(async {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                let _ = timeout(LINGER, self.endpoint.close()).await;
-            });
-            runtime.shutdown_timeout(LINGER);
-        }
+        // Writers linger until what was sent is out; then the endpoint says goodbye.
+        let endpoint = &self.endpoint;
+        self.keeper.drive(async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let _ = timeout(LINGER, endpoint.close()).await;
+        });
+        self.keeper.end(LINGER);
     }
 }
 
@@ -231,7 +295,10 @@ impl Shared {
 
     fn send(&self, peer: &Key, bytes: Vec<u8>) {
         if let Some(peer) = self.peers().get(peer) {
-            let _ = peer.outbox.send(bytes);
+            let mut framed = Vec::with_capacity(4 + bytes.len());
+            framed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+            framed.extend_from_slice(&bytes);
+            let _ = peer.outbox.send(framed);
         }
     }
 
@@ -263,6 +330,11 @@ fn target(peer: &Key, addresses: &[String]) -> Result<EndpointAddr, String> {
     Ok(EndpointAddr::from_parts(id, addresses))
 }
 
+/// An error's text without the names of the types that it passed through.
+fn plain(error: &str) -> String {
+    error.split(": ").filter(|part| !part.contains("::")).collect::<Vec<_>>().join(": ")
+}
+
 async fn accept(endpoint: Endpoint, shared: Arc<Shared>) {
     while let Some(incoming) = endpoint.accept().await {
         let shared = shared.clone();
@@ -282,9 +354,8 @@ async fn accept(endpoint: Endpoint, shared: Arc<Shared>) {
 }
 
 async fn write(connection: Connection, mut stream: SendStream, mut inbox: tasks::UnboundedReceiver<Vec<u8>>) {
-    while let Some(bytes) = inbox.recv().await {
-        let length = (bytes.len() as u32).to_le_bytes();
-        if stream.write_all(&length).await.is_err() || stream.write_all(&bytes).await.is_err() {
+    while let Some(framed) = inbox.recv().await {
+        if stream.write_all(&framed).await.is_err() {
             return;
         }
     }

@@ -5,6 +5,8 @@
 
 use super::super::plan::Key;
 use super::super::wire::act_hash;
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
 
 const PREFIX: &str = "wl1";
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -78,11 +80,28 @@ impl std::fmt::Display for Ticket {
     }
 }
 
+impl Ticket {
+    /// The ticket as a QR code of a terminal, two modules a character; none where it is longer than a code holds.
+    ///
+    /// In capitals, which a ticket may be written in, a letter takes 5.5 bits of a code and not 8.
+    #[must_use]
+    pub fn qr(&self) -> Option<String> {
+        let text = self.to_string().to_ascii_uppercase();
+        let code = QrCode::with_error_correction_level(text.as_bytes(), EcLevel::L).ok()?;
+        // Terminals are dark: what is drawn is the light.
+        Some(code.render::<Dense1x2>().dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).build())
+    }
+}
+
 impl std::str::FromStr for Ticket {
     type Err = TicketError;
 
     fn from_str(text: &str) -> Result<Self, TicketError> {
-        let letters = text.trim().strip_prefix(PREFIX).ok_or(TicketError::Prefix)?;
+        let text = text.trim();
+        let (prefix, letters) = text.split_at_checked(PREFIX.len()).ok_or(TicketError::Prefix)?;
+        if !prefix.eq_ignore_ascii_case(PREFIX) {
+            return Err(TicketError::Prefix);
+        }
         let (mut bytes, mut bits, mut count) = (Vec::with_capacity(letters.len() * 5 / 8), 0_u32, 0);
         for (at, given) in letters.chars().enumerate() {
             let value = ALPHABET.iter().position(|letter| char::from(*letter) == given.to_ascii_lowercase());
@@ -127,7 +146,7 @@ mod tests {
             let ticket = Ticket { head, secret, addresses, model };
             let text = ticket.to_string();
             prop_assert_eq!(text.parse::<Ticket>(), Ok(ticket.clone()));
-            prop_assert_eq!(format!(" {}\n", text.to_uppercase().replace("WL1", "wl1")).parse::<Ticket>(), Ok(ticket));
+            prop_assert_eq!(format!(" {}\n", text.to_uppercase()).parse::<Ticket>(), Ok(ticket));
         }
 
         #[test]
@@ -146,6 +165,20 @@ mod tests {
             letters.remove(at);
             prop_assert!(String::from_utf8(letters).unwrap().parse::<Ticket>().is_err());
         }
+    }
+
+    #[test]
+    fn a_ticket_is_a_code_that_a_terminal_shows() {
+        let addresses = vec!["192.168.1.17:4400".into(), "10.0.0.3:4400".into()];
+        let ticket = Ticket { head: [7; 32], secret: [8; 32], addresses, model: "some-owner/some-model@main".into() };
+        let code = ticket.qr().unwrap();
+        let widths: Vec<usize> = code.lines().map(|line| line.chars().count()).collect();
+        // A square, two rows a line, within a terminal of 80.
+        assert!(widths.iter().all(|w| *w == widths[0]) && widths[0] <= 80, "{widths:?}");
+        assert_eq!(widths.len(), widths[0].div_ceil(2));
+        assert!(code.chars().all(|c| " ▀▄█\n".contains(c)));
+        let long = Ticket { addresses: vec!["a".repeat(1000); 8], ..ticket };
+        assert_eq!(long.qr(), None);
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub const CANCEL: i32 = -32;
 pub const AUDIT: i32 = -33;
 /// Heartbeat.
 pub const BEAT: i32 = -34;
+/// Replay another stage's hops.
+pub const REPLAY: i32 = -35;
 
 /// Version of the wire, in every join: another one is refused.
 pub const VERSION: u16 = 1;
@@ -375,6 +377,14 @@ pub enum Message {
         /// Sequence.
         sequence: u32,
     },
+    /// Take the layers of another stage of the plan, once the answers are written, and say what it makes of the hops that
+    /// follow: copies of what came to it.
+    Replay {
+        /// The assignment's number.
+        epoch: u32,
+        /// The stage.
+        stage: u32,
+    },
     /// -34.
     Beat {
         /// The assignment's number.
@@ -463,6 +473,11 @@ impl Message {
                 out.u32(*sequence);
                 out.0
             }
+            Message::Replay { epoch, stage } => {
+                let mut out = Writer::new(REPLAY);
+                out.u32(*epoch).u32(*stage);
+                out.0
+            }
             Message::Beat { epoch, laps, busy_ms } => {
                 let mut out = Writer::new(BEAT);
                 out.u32(*epoch).u64(*laps).u32(*busy_ms);
@@ -513,6 +528,7 @@ impl Message {
             CANCEL => Message::Cancel { sequence: r.u32("seq")? },
             AUDIT => Message::Audit { sequence: r.u32("seq")? },
             BEAT => Message::Beat { epoch: r.u32("epoch")?, laps: r.u64("laps")?, busy_ms: r.u32("busy")? },
+            REPLAY => Message::Replay { epoch: r.u32("epoch")?, stage: r.u32("stage")? },
             given => return Err(WireError::Unknown { given }),
         };
         r.end()?;
@@ -540,6 +556,7 @@ pub fn name(sentinel: i32) -> Option<&'static str> {
         CANCEL => "cancel",
         AUDIT => "audit",
         BEAT => "beat",
+        REPLAY => "replay",
         _ => return None,
     })
 }

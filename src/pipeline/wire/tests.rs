@@ -83,6 +83,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("error", Message::Error(Fault { epoch: 1, sequence: None, code: "disk".into(), text: "no room".into() })),
         ("cancel", Message::Cancel { sequence: 3 }),
         ("audit", Message::Audit { sequence: 3 }),
+        ("replay", Message::Replay { epoch: 2, stage: 3 }),
         ("beat", Message::Beat { epoch: 1, laps: 260, busy_ms: 12 }),
     ]
 }
@@ -135,7 +136,7 @@ fn an_activation_has_24_bytes_of_header() {
 
 #[test]
 fn the_sentinels_of_another_program_are_unknown() {
-    for given in [-2, -3, -4, -6, -7, -8, 0, 1, -19, -35, i32::MIN] {
+    for given in [-2, -3, -4, -6, -7, -8, 0, 1, -19, -36, i32::MIN] {
         let bytes = [given.to_le_bytes().as_slice(), &[0; 64]].concat();
         assert_eq!(Message::decode(&bytes), Err(WireError::Unknown { given }));
     }
@@ -327,6 +328,46 @@ fn any_message() -> impl Strategy<Value = Message> {
     ]
 }
 
+/// What the fuzzer runs, on seeded inputs here.
+#[path = "../../../fuzz/fuzz_targets/properties.rs"]
+mod fuzzed;
+
+#[test]
+fn the_fuzzed_sentinels_are_all_there_are() {
+    let all: Vec<i32> = (-64..0).rev().filter(|sentinel| *sentinel != FRAGMENT && name(*sentinel).is_some()).collect();
+    assert_eq!(all, fuzzed::SENTINELS);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn fuzzed_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fuzzed::bytes(&bytes);
+    }
+
+    /// Whole messages with a few bytes changed reach further than noise does.
+    #[test]
+    fn fuzzed_messages(
+        message in any_message(), which in any::<u8>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let mut bytes = message.encode();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        fuzzed::bytes(&bytes);
+        // The fuzzer's first byte picks the sentinel.
+        fuzzed::bytes(&[&[which][..], &bytes[4..]].concat());
+    }
+
+    #[test]
+    fn fuzzed_frames(frames in prop::collection::vec(any::<(bool, u8, u8, u8, u16)>(), 0..12)) {
+        fuzzed::frames(&frames);
+    }
+}
+
 proptest! {
     #[test]
     fn decode_undoes_encode(message in any_message()) {
@@ -355,7 +396,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_is_decoded_or_refused(which in 0..18_usize, at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+    fn a_changed_byte_is_decoded_or_refused(which in 0..samples().len(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut bytes = samples()[which].1.encode();
         let at = at.index(bytes.len());
         bytes[at] = byte;

@@ -1,0 +1,88 @@
+//! Whether the ring's answer is right: the differential check on this machine alone, and the audit.
+
+use super::report::{Answer, AuditReport, Check, Difference};
+use crate::cli::args::{Prepared, show_notices};
+use crate::cli::failure::{Failure, chain};
+use crate::cli::out;
+use crate::generate::session::{Request, generate};
+use crate::model::Model;
+use crate::pipeline::audit::{Finding, judge, replay};
+use crate::pipeline::load::Maker;
+use crate::pipeline::plan::{Key, Room, short};
+use crate::pipeline::session::{Ask, HeadSession};
+use wordline_engine::Capacity;
+use wordline_ir::digest::hex;
+use wordline_ir::{Program, Slot};
+use wordline_lowering::split::split;
+
+/// What was copied, judged by what another device has replayed of it, else by a replay here. Where another device differs from
+/// the stage, a replay here says which of the two is wrong.
+pub(super) fn audits(
+    session: &HeadSession,
+    maker: &Maker<'_>,
+    program: &Program,
+    room: Room,
+    me: &Key,
+) -> Result<Vec<AuditReport>, Failure> {
+    let audited = session.audited();
+    let Some(plan) = session.plan().filter(|_| !audited.is_empty()) else { return Ok(Vec::new()) };
+    let stages = split(program, &plan.ranges()).map_err(|e| Failure::fault(chain(&e)))?;
+    let width = program.width(Slot::X).unwrap_or(0);
+    let mut reports = Vec::new();
+    for (number, stage) in stages.iter().enumerate().skip(1) {
+        let key = plan.key(number).map(|key| hex(&key)).unwrap_or_default();
+        let mut made = None;
+        for audited in audited.iter().filter(|a| a.stage as usize == number) {
+            let others = session.replayed(audited.sequence, audited.stage);
+            let found = others.map(|(by, traces)| (by, judge(audited, traces, width)));
+            let report = |by: &Key, finding| {
+                let (stage, sequence) = (audited.stage, audited.sequence);
+                AuditReport { stage, sequence, key: key.clone(), by: hex(by), finding }
+            };
+            if let Some((by, finding @ (Finding::Right { .. } | Finding::Disputed { .. }))) = found {
+                reports.push(report(&by, finding));
+                continue;
+            }
+            if made.is_none() {
+                made = Some(maker.make(stage, room).map_err(|e| Failure::refused(chain(&e)))?);
+            }
+            let Some(made) = made.as_mut() else { continue };
+            let traces = replay(audited, &mut made.worker).map_err(|e| Failure::refused(chain(&e)))?;
+            let finding = judge(audited, &traces, width);
+            if let (Some((by, Finding::Wrong { position, .. })), Finding::Right { .. }) = (&found, &finding) {
+                out::note(format_args!(
+                    "audit: device {} replayed position {position} of stage {number} wrongly",
+                    short(by)
+                ));
+            }
+            reports.push(report(me, finding));
+        }
+    }
+    Ok(reports)
+}
+
+/// The whole model on this machine alone, and its tokens against the ring's.
+pub(super) fn check(
+    prepared: &Prepared,
+    model: &Model,
+    program: &Program,
+    room: Room,
+    asks: &[Ask],
+    answers: &[Answer],
+) -> Result<Check, Failure> {
+    let capacity = Capacity { ctx: room.ctx as usize, step_rows: room.step_rows as usize };
+    let mut engine = prepared.setup(model, program, capacity).int8()?;
+    for (answer, (ask, ring)) in asks.iter().zip(answers).enumerate() {
+        let Ask { prompt, max_tokens, eos, sampling, seed } = ask.clone();
+        let request = Request { prompt, sampling, seed, max_tokens, eos, stop: Vec::new() };
+        let show = |_: &str| Ok::<(), std::io::Error>(());
+        let alone = generate(&mut engine, None, &request, show, || false).map_err(|e| Failure::refused(chain(&e)))?.ids;
+        let length = alone.len().max(ring.ids.len());
+        if let Some(index) = (0..length).find(|i| alone.get(*i) != ring.ids.get(*i)) {
+            let (ring, alone) = (ring.ids.get(index).copied(), alone.get(index).copied());
+            return Ok(Check { equal: false, difference: Some(Difference { answer, index, ring, alone }) });
+        }
+    }
+    show_notices(&mut engine);
+    Ok(Check { equal: true, difference: None })
+}

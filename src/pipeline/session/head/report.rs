@@ -1,0 +1,108 @@
+//! What a head can say of its run: answers, stages, laps, losses, and what was copied for the audit.
+
+use super::super::answer::{Answer, Outcome};
+use super::{Copied, HeadSession};
+use crate::pipeline::plan::{Key, Plan};
+use crate::pipeline::wire::{Ready, Trace};
+use std::time::Duration;
+
+/// One lap as it was: for reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lap {
+    /// Rows.
+    pub rows: usize,
+    /// From the head's step to the row that came back.
+    pub time: Duration,
+    /// Computing, by stage, the head's first.
+    pub compute: Vec<Duration>,
+    /// Waiting for a step that was under way, by stage.
+    pub queue: Vec<Duration>,
+}
+
+/// What a stage was and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageReport {
+    /// Its key.
+    pub key: Key,
+    /// What it said when it was ready; none for the head.
+    pub ready: Option<Ready>,
+    /// What computes, by name.
+    pub backend: String,
+}
+
+/// What was copied of one sequence's hops to one stage, and what was said of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Audited {
+    /// Stage.
+    pub stage: u32,
+    /// Sequence.
+    pub sequence: u32,
+    /// First position and rows of each hop as it came in.
+    pub hops: Vec<(u32, Vec<f32>)>,
+    /// What the stage says that it made of them.
+    pub traces: Vec<Trace>,
+    /// What the stage before says that it sent.
+    pub sent: Vec<Trace>,
+}
+
+impl HeadSession {
+    /// The answers as they are: ids written, and why each ended.
+    #[must_use]
+    pub fn outcomes(&self) -> Vec<Outcome> {
+        let outcome = |a: &Answer| Some(Outcome { ids: a.written().to_vec(), ending: a.ending.clone()? });
+        self.answers.iter().filter_map(outcome).collect()
+    }
+
+    /// The plan at work.
+    #[must_use]
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    /// Stages that were lost on the way, in words.
+    #[must_use]
+    pub fn losses(&self) -> &[String] {
+        &self.lost
+    }
+
+    /// What each stage of the plan was.
+    #[must_use]
+    pub fn stages(&self) -> Vec<StageReport> {
+        let Some(plan) = &self.plan else { return Vec::new() };
+        let report = |stage: usize| {
+            let key = plan.key(stage).unwrap_or_default();
+            let guest = self.guests.iter().find(|guest| guest.key == key);
+            let backend = guest.and_then(|g| g.hello.as_ref()).map_or(&self.config.hello.backend, |h| &h.backend);
+            StageReport { key, ready: guest.and_then(|g| g.ready), backend: backend.clone() }
+        };
+        (0..plan.stages.len()).map(report).collect()
+    }
+
+    /// Laps whose rows have come back and whose traces are whole, in order.
+    pub fn laps(&self) -> impl Iterator<Item = &Lap> {
+        let stages = self.plan.as_ref().map_or(0, |plan| plan.stages.len());
+        self.laps.values().filter(move |lap| !lap.time.is_zero() && lap.compute.len() == stages)
+    }
+
+    /// What was copied of a stage's hops for the audit, and what the stage says that it made of them.
+    #[must_use]
+    pub fn audited(&self) -> Vec<Audited> {
+        let of = |(sequence, stage): (u32, u32), hops: &Vec<Copied>| Audited {
+            stage,
+            sequence,
+            hops: hops.clone(),
+            traces: self.traces.get(&(sequence, stage)).cloned().unwrap_or_default(),
+            sent: self.traces.get(&(sequence, stage - 1)).cloned().unwrap_or_default(),
+        };
+        self.copies.iter().map(|(at, hops)| of(*at, hops)).collect()
+    }
+}
+
+/// Whether the hops of an answer to a stage are audited: the same draw wherever and whenever it is made.
+pub(super) fn drawn(share: f64, answer: u32, stage: u32) -> bool {
+    let mut z = (u64::from(answer) << 32 | u64::from(stage)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^= z >> 31;
+    share > 0.0 && (z >> 11) as f64 / (1_u64 << 53) as f64 <= share
+}

@@ -1,0 +1,105 @@
+//! Rings on loopback that do what they should, and what `plan` and `replay` say of them.
+
+use super::kit::{ASK, Ring, Running, alone};
+use crate::support::{model_arg, run_json, wordline};
+use serde_json::Value;
+use tempfile::TempDir;
+use wordline::pipeline::demand::demand;
+use wordline::pipeline::load::program_of;
+use wordline::pipeline::plan::Room;
+use wordline_ir::Numerics;
+
+#[test]
+fn five_processes_write_what_one_writes() {
+    for model in ["demo".to_owned(), model_arg("storyteller-llama")] {
+        let record = TempDir::new().unwrap();
+        let file = record.path().join("record").display().to_string();
+        let ring = Ring::new(&model, 4, &[&ASK[..], &["--check", "--audit", "1", "--record", &file]].concat());
+        let stages: Vec<Running> = (0..4).map(|_| ring.stage(&[])).collect();
+        let (report, err) = ring.report();
+        let expected = alone(&model);
+        assert_eq!((&report["ids"], &report["text"]), (&expected["ids"], &expected["text"]), "{err}");
+        assert_eq!(report["check"]["equal"], true);
+        let ranges: Vec<(u64, u64)> = report["stages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| (s["layers"][0].as_u64().unwrap(), s["layers"][1].as_u64().unwrap()))
+            .collect();
+        assert!(ranges.windows(2).all(|pair| pair[0].1 == pair[1].0), "{ranges:?}");
+        assert!(report["audit"].as_array().unwrap().iter().all(|a| a["found"] == "right"), "{report}");
+        stages.into_iter().for_each(|stage| {
+            let ended = stage.output();
+            assert!(ended.status.success(), "{}", ended.err);
+        });
+        let replayed = run_json(&["replay", &file, "--json"]);
+        assert_eq!((&replayed["equal"], &replayed["ids"][0]), (&Value::Bool(true), &expected["ids"]), "{replayed}");
+        assert!(replayed["hops"].as_u64().unwrap() > 20, "{replayed}");
+        // One digit of one digest.
+        let mut text = std::fs::read_to_string(&file).unwrap();
+        let at = text.rfind("\"rows\":[[\"").unwrap() + "\"rows\":[[\"".len();
+        let other = if &text[at..=at] == "0" { "1" } else { "0" };
+        text.replace_range(at..=at, other);
+        std::fs::write(&file, text).unwrap();
+        let output = wordline(&["replay", &file, "--json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "an altered record is no replay's equal");
+    }
+}
+
+#[test]
+fn stages_on_other_units_write_the_same() {
+    let tried = wordline(&["run", "demo", "--backend", "dp4a", "--ids", "1", "-n", "1"]).output().unwrap();
+    let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+    if !tried.status.success() && said.contains("backend 'dp4a'") {
+        return println!("skipped: {said}");
+    }
+    assert!(tried.status.success(), "{said}");
+    for name in ["demo", "given/qwen3"] {
+        let model = model_arg(name);
+        let ask = ["--ids", "5,9,31", "-n", "6", "--ignore-eos"];
+        // A device that is slow gets layers where the others have no memory for them: the head one, the processor all but two.
+        let spec = crate::support::model(name).checkpoint.spec;
+        let needs = program_of(&spec, &Numerics::default()).unwrap();
+        let needs = demand(&needs, Room { ctx: 9, step_rows: 9, sequences: 1 }).unwrap();
+        let head = (needs.ends + needs.layers[0]).to_string();
+        let largest = needs.layers.iter().max().unwrap();
+        let other = (largest * (needs.layers.len() as u64 - 2)).to_string();
+        let more = [&ask[..], &["--check", "--audit", "1", "--auditor", "other", "--memory", &head]].concat();
+        let ring = Ring::new(&model, 2, &more);
+        let stages = [ring.stage(&["--backend", "dp4a"]), ring.stage(&["--backend", "cpu", "--memory", &other])];
+        let (report, err) = ring.report();
+        let expected = run_json(&[&["run", &model, "--json"][..], &ask].concat());
+        assert_eq!((&report["ids"], &report["check"]["equal"]), (&expected["ids"], &true.into()), "{err}");
+        let on = report["stages"].as_array().unwrap().iter().map(|s| s["backend"].as_str().unwrap().to_owned());
+        let on: Vec<String> = on.collect();
+        assert_eq!(on.iter().filter(|name| name.contains("gpu-")).count(), 1, "{on:?}");
+        // Each of the two replays what came to the other: the processor the device's rows, and the device the processor's.
+        let audit = report["audit"].as_array().unwrap();
+        assert!(audit.len() == 2 && audit.iter().all(|a| a["found"] == "right" && a["by"] != a["key"]), "{report}");
+        assert!(stages.into_iter().all(|stage| stage.output().status.success()));
+    }
+}
+
+#[test]
+fn plan_says_who_would_hold_what() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("devices.json").display().to_string();
+    let devices = r#"[{"name": "a", "capacity": 100.0, "memory": 8000000000},
+        {"name": "b", "capacity": 50.0, "memory": 8000000000, "rtt_ms": 0.2},
+        {"name": "c", "capacity": 50.0, "memory": 8000000000}, {"name": "d", "capacity": 0.0, "memory": 8000000000}]"#;
+    std::fs::write(&file, devices).unwrap();
+    let report = run_json(&["plan", "demo", "--devices", &file, "--json"]);
+    let stages = report["stages"].as_array().unwrap();
+    let layers: u64 = stages.iter().map(|s| s["layers"][1].as_u64().unwrap() - s["layers"][0].as_u64().unwrap()).sum();
+    assert_eq!((stages.len(), layers, &report["dropped"][0]), (3, 8, &Value::from("d")), "{report}");
+    assert_eq!(stages[0]["layers"], serde_json::json!([0, 4]), "{report}");
+    // Neighbouring tensors are read together: a few reads a stage, not one a tensor.
+    assert!(stages.iter().all(|s| s["requests"].as_u64().unwrap() <= 3), "{report}");
+    let bytes: u64 = stages.iter().map(|s| s["bytes"].as_u64().unwrap()).sum();
+    let inspected = run_json(&["inspect", "demo", "--json"]);
+    assert_eq!(bytes, inspected["weights"]["stored_bytes"].as_u64().unwrap(), "{report}");
+    assert_eq!(report["forecast"].as_array().unwrap().len(), 4);
+    assert!(report["advice"].as_str().unwrap().contains("tokens/s"), "{report}");
+    let bad = wordline(&["plan", "demo", "--devices", &format!("{file}.not")]).output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+}

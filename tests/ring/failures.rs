@@ -1,0 +1,209 @@
+//! What goes wrong, each thing under its own name, and answers that go on as if it had not.
+//!
+//! How long a loss takes to be noticed is held to bounds where the clock is the test's own (`session`); here it is printed.
+
+use super::kit::{ASK, Ended, Ring, Running, Setting, Space, alone, failed, lonely, stage, stage_command, within};
+use crate::support::{model_arg, path};
+use std::time::Instant;
+use wordline::pipeline::link::Ticket;
+
+/// A ring of two stages and a spare one, in which stage 2 waits in the middle of the answer, so that a signal meets it there.
+fn disturbed(signal: &str, named: &str) {
+    let expected = alone("demo");
+    let ring = Ring::new("demo", 2, &ASK);
+    let stages: Vec<Running> = (0..2).map(|_| ring.stage(&["--fault", "slow@stage2:tok5"])).collect();
+    let mut second = None;
+    let start = Instant::now();
+    while second.is_none() {
+        assert!(start.elapsed() < super::kit::PATIENCE, "no stage waits");
+        second = stages.iter().position(|stage| stage.has_said("the fault that was asked for: slow"));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let second = &stages[second.unwrap()];
+    second.signal(signal);
+    let sent = Instant::now();
+    ring.head.says(named);
+    println!("{signal}: noticed after {:.1} s", sent.elapsed().as_secs_f64());
+    let (report, err) = ring.report();
+    assert_eq!(report["ids"], expected["ids"], "{signal}: {err}");
+    let losses = report["losses"].to_string();
+    assert!(losses.contains(named) && losses.contains("stage 2 (") && losses.contains("computing"), "{losses}");
+    second.signal("KILL");
+}
+
+#[test]
+fn a_killed_process_is_named_and_the_answer_is_the_same() {
+    disturbed("KILL", "no sign of life");
+}
+
+#[test]
+fn a_frozen_process_is_named_and_the_answer_is_the_same() {
+    disturbed("STOP", "no sign of life");
+}
+
+#[test]
+fn a_stage_that_dies_stalls_or_bends_is_named_and_the_answer_is_the_same() {
+    let expected = alone("demo");
+    for (fault, named) in [
+        // A process that is gone closes nothing: what is left of it is silence.
+        ("kill@stage1:tok4", "no sign of life"),
+        ("stall@stage2:tok4", "stalled"),
+        ("corrupt@stage1:tok4", "corrupted on the way"),
+    ] {
+        // Whoever becomes that stage has the fault, once more after the ring is planned again.
+        let ring = Ring::new("demo", 2, &ASK);
+        let stages = [ring.stage(&["--fault", fault]), ring.stage(&["--fault", fault])];
+        let (report, err) = ring.report();
+        assert_eq!(report["ids"], expected["ids"], "{fault}: {err}");
+        let losses = report["losses"].to_string();
+        assert!(losses.contains(named) && losses.contains("computing"), "{fault}: {losses}");
+        drop(stages);
+    }
+}
+
+#[test]
+fn wrong_keys_tickets_and_models_are_refused_by_name() {
+    let ring = Ring::new("demo", 1, &ASK);
+    let text = std::fs::read_to_string(ring.ticket()).unwrap();
+    failed(stage(&text[..text.len() - 9], &[]), "the ticket was not copied whole");
+    failed(stage("hello", &[]), "not a ticket");
+    // Another head's ticket at this head's address: that key does not answer there.
+    let other = Ring::new("demo", 1, &ASK);
+    let (mut wrong_key, mut wrong_secret) = (text.parse::<Ticket>().unwrap(), text.parse::<Ticket>().unwrap());
+    let foreign: Ticket = std::fs::read_to_string(other.ticket()).unwrap().parse().unwrap();
+    wrong_key.head = foreign.head;
+    wrong_secret.secret = foreign.secret;
+    failed(stage(&wrong_key.to_string(), &[]), "joining: the head is not reached");
+    failed(stage(&wrong_secret.to_string(), &[]), "its ticket is not this head's");
+    drop((ring, other));
+
+    let ring = Ring::new(&model_arg("storyteller-llama"), 1, &ASK);
+    let other = path("given/qwen3").display().to_string();
+    let stage = ring.stage(&["--model", &other]);
+    let err = failed(ring.head, "loading: model: the copy on this device has the tensor index");
+    assert!(err.contains("stage 1 ("), "{err}");
+    failed(stage, "lost");
+}
+
+#[test]
+fn a_head_says_who_is_missing() {
+    let ring = Ring::new("demo", 2, &[&ASK[..], &["--wait", "4"]].concat());
+    let text = std::fs::read_to_string(ring.ticket()).unwrap();
+    let mut wrong: Ticket = text.parse().unwrap();
+    wrong.secret = [1; 32];
+    let here = ring.stage(&[]);
+    let refused = failed(stage(&wrong.to_string(), &[]), "its ticket is not this head's");
+    let name = refused.split("stage ").nth(1).unwrap().split(':').next().unwrap();
+    let err = failed(ring.head, "joining: 1 of 2 stages came within 4 s; here: ");
+    assert!(err.contains(&format!("missing: device {name} is refused: its key is not on the roster")), "{err}");
+    assert!(err.contains("wordline stage --join") && err.contains("127.0.0.1:"), "{err}");
+    failed(here, "joining: 1 of 2 stages came");
+
+    // Of a roster the names are known of those that never came.
+    let folder = tempfile::TempDir::new().unwrap();
+    let roster = folder.path().join("roster");
+    std::fs::write(&roster, format!("{}\n", "5c".repeat(32))).unwrap();
+    let ring =
+        Ring::new("demo", 1, &[&ASK[..], &["--wait", "0.2", "--roster", &roster.display().to_string()]].concat());
+    failed(ring.head, "missing: device 5c5c5c5c5c of the roster has not reached this head");
+    let ring = Ring::new("demo", 3, &[&ASK[..], &["--wait", "0.2"]].concat());
+    failed(ring.head, "0 of 3 stages came within 0 s; the 3 missing have not reached this head");
+}
+
+/// A stage whose cache is a file system of `size` bytes, where the system allows to mount one.
+fn small_disk(
+    space: Option<&Space>,
+    join: &str,
+    size: &str,
+    env: &[(&str, &str)],
+) -> Option<(tempfile::TempDir, Running)> {
+    let folder = tempfile::TempDir::new().unwrap();
+    let (disk, home) = (folder.path().join("disk"), folder.path().join("home"));
+    std::fs::create_dir_all(&disk).unwrap();
+    let identity = folder.path().join("key").display().to_string();
+    let inner = stage_command(join, "127.0.0.1:0", &["--identity", &identity]);
+    let mount =
+        format!("mount -t tmpfs -o size={size} none {} && echo mounted >&2 && exec \"$0\" \"$@\"", disk.display());
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", &mount]).arg(inner.get_program()).args(inner.get_args());
+    command.current_dir(inner.get_current_dir().unwrap());
+    command.env("WORDLINE_CACHE", &disk).env("HF_HOME", &home).envs(env.iter().copied());
+    let running = Running::start(within(space, command));
+    running.comes_to_say("mounted").then_some((folder, running))
+}
+
+#[test]
+fn a_disk_that_is_full_during_the_fetch_is_named() {
+    let (server, endpoint) = super::aside::hub(lonely(), "demo", None);
+    let folder = tempfile::TempDir::new().unwrap();
+    let cache = folder.path().display().to_string();
+    let env = [("HF_ENDPOINT", endpoint.as_str()), ("WORDLINE_CACHE", &cache), ("HF_HOME", &cache)];
+    let setting = Setting { model: crate::hub::MODEL, env: &env, ..Setting::default() };
+    let ring = Ring::with(&setting);
+    let Some((_disk, stage)) = small_disk(lonely(), &ring.join(), "600k", &env[..1]) else {
+        return println!("skipped: no file system can be mounted here");
+    };
+    let err = failed(ring.head, "loading: disk: ");
+    assert!(err.contains("stage 1 (") && err.contains("No space left on device"), "{err}");
+    assert!(err.contains("WORDLINE_CACHE"), "what to do: {err}");
+    let Ended { status, err, .. } = stage.output();
+    assert!(!status.success() && err.contains("disk: "), "{err}");
+    drop(server);
+}
+
+/// A copy of the demo in which one matrix of every layer has the other sign.
+fn altered() -> tempfile::TempDir {
+    let folder = tempfile::TempDir::new().unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::fs::copy(path("demo").join(name), folder.path().join(name)).unwrap();
+    }
+    let model = crate::support::model("demo");
+    let file = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    for (_, entry) in model.checkpoint.weights.entries().filter(|(_, entry)| entry.name.contains("down_proj")) {
+        let values = &mut bytes[entry.bytes.start as usize..entry.bytes.end as usize];
+        let size = entry.dtype.bitsize() / 8;
+        values.chunks_exact_mut(size).for_each(|value| value[size - 1] ^= 0x80);
+    }
+    std::fs::write(file, bytes).unwrap();
+    folder
+}
+
+#[test]
+fn an_altered_weight_passes_every_hash_and_is_caught_with_the_right_blame() {
+    let folder = altered();
+    let copy = folder.path().display().to_string();
+    let expected = alone("demo");
+    for auditor in ["head", "other"] {
+        let record = folder.path().join("record").display().to_string();
+        let more = [&ASK[..], &["--check", "--audit", "1", "--auditor", auditor, "--record", &record]].concat();
+        let ring = Ring::new("demo", 2, &more);
+        let wrong = ring.stage(&["--model", &copy]);
+        let right = ring.stage(&[]);
+        let name = wrong.says("stage ").split(':').next().unwrap().to_owned();
+        let Ended { status, out, err } = ring.head.output();
+        assert_eq!(status.code(), Some(1), "{err}");
+        let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(report["losses"], serde_json::json!([]), "nothing on the wire shows it");
+        // The check: the first token that differs, as the ring wrote it and as it should be.
+        let found = &report["check"]["difference"];
+        let index = found["index"].as_u64().unwrap() as usize;
+        assert_eq!((&found["ring"], &found["alone"]), (&report["ids"][index], &expected["ids"][index]), "{report}");
+        let before = |ids: &serde_json::Value| ids.as_array().unwrap()[..index].to_vec();
+        assert!(found["ring"] != found["alone"] && before(&report["ids"]) == before(&expected["ids"]), "{report}");
+        // The audit: that stage from its first row on, and no other.
+        let audit = report["audit"].as_array().unwrap();
+        assert_eq!(audit.len(), 2, "{report}");
+        for audit in audit {
+            let altered = audit["key"].as_str().unwrap().starts_with(&name);
+            assert_eq!(audit["found"], if altered { "wrong" } else { "right" }, "{auditor}: {report}");
+            assert_eq!(audit["position"].as_u64(), altered.then_some(0), "{auditor}: {report}");
+        }
+        // A wrong device that replays is found out too.
+        let replayed_wrongly = err.contains(&format!("device {name} replayed position 0 of stage"));
+        assert_eq!(replayed_wrongly, auditor == "other", "{err}");
+        drop((wrong, right));
+        let replayed = crate::support::run(&["replay", &record, "--json"]);
+        assert_eq!(replayed.code, 1, "{}", replayed.out);
+    }
+}
