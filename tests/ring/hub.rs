@@ -74,7 +74,7 @@ fn ring(fixture: &str, stages: usize, more: &[&str]) -> Told {
 
 #[test]
 fn each_device_fetches_its_own_tensors_and_no_others() {
-    for (fixture, stages) in [("demo", 3), ("given/mistral", 2), ("given/qwen3_next", 2)] {
+    for (fixture, stages) in [("demo", 4), ("given/mistral", 2), ("given/qwen3_next", 2)] {
         let told = ring(fixture, stages, &["--ids", "1,2,3", "-n", "4", "--ignore-eos", "--check"]);
         let local = crate::support::model_arg(fixture);
         let expected = run_json(&["run", &local, "--ids", "1,2,3", "-n", "4", "--ignore-eos", "--json"]);

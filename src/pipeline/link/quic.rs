@@ -399,3 +399,60 @@ async fn read(shared: Arc<Shared>, peer: Key, connection: Connection, mut stream
 fn gone(connection: &Connection, error: &str) -> String {
     connection.close_reason().map_or_else(|| error.to_owned(), |reason| reason.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn link() -> Quic {
+        let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Quic::bind(&Identity::fresh(), &QuicConfig { listen, ..QuicConfig::default() }).unwrap()
+    }
+
+    /// The next message, which must come before anything is lost.
+    fn message(link: &mut Quic) -> Vec<u8> {
+        loop {
+            match link.next(LONG).expect("an event") {
+                LinkEvent::Message { bytes, .. } => return bytes,
+                LinkEvent::Linked { .. } => {}
+                LinkEvent::Lost { why, .. } => panic!("{why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_outlives_steps_that_are_longer_than_a_peers_patience() {
+        let (mut a, mut b) = (link(), link());
+        let (to_b, to_a) = (b.key(), a.key());
+        a.dial(to_b, &b.addresses());
+        assert!(matches!(a.next(LONG), Some(LinkEvent::Linked { incoming: false, .. })));
+        a.send(&to_b, vec![1; 100_000]);
+        a.flush();
+        assert_eq!(message(&mut b), vec![1; 100_000]);
+        // Both compute, and nobody waits at a socket.
+        std::thread::sleep(IDLE + Duration::from_secs(1));
+        b.send(&to_a, vec![2]);
+        b.flush();
+        assert_eq!(message(&mut a), [2]);
+        // What is expected at a moment comes then, before, or later.
+        for (early, wait) in [(Duration::ZERO, LONG), (Duration::from_secs(1), LONG), (LONG, Duration::from_secs(1))] {
+            b.send(&to_a, vec![3]);
+            a.expect(Instant::now(), early, Duration::from_millis(1));
+            b.flush();
+            assert!(matches!(a.next(wait), Some(LinkEvent::Message { .. })));
+        }
+        assert_eq!(a.next(Duration::ZERO).map(|_| ()), None);
+        b.close(&to_a);
+        b.flush();
+        assert!(matches!(a.next(LONG), Some(LinkEvent::Lost { .. })));
+    }
+
+    #[test]
+    fn errors_are_said_without_the_names_of_types() {
+        let text = "ConnectError::Connecting: ConnectingError::ConnectionError: closed by peer: no";
+        assert_eq!(plain(text), "closed by peer: no");
+        assert_eq!(plain("timed out"), "timed out");
+    }
+}
