@@ -8,7 +8,7 @@ use crate::attend::{Attend, Cache, Queries, Scratch};
 use crate::cpu::matvec::{GROUP, Mirror};
 use crate::gate::{Form, Units};
 use crate::matvec::{Group, Matvec, OutTiles, Space};
-use crate::vector::VectorUnit;
+use crate::vector::{self, VectorUnit};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,12 +20,30 @@ enum Shape {
     Attend { heads: usize, head_dim: usize, v_dim: usize, limbs: (usize, usize), lanes: usize },
 }
 
+/// A form whose result is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    /// A form of the array unit.
+    Array(Form),
+    /// A form of the vector unit.
+    Vector(vector::Form),
+}
+
+impl std::fmt::Display for Culprit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Array(form) => write!(f, "array unit, {form}"),
+            Self::Vector(form) => write!(f, "vector unit, {form}"),
+        }
+    }
+}
+
 /// A result that is not the mirror's.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{form}: {call}: element {element} of row {row} is {given:e} ({:#010x}), the mirror computes {expected:e} ({:#010x})", given.to_bits(), expected.to_bits())]
+#[error("{by}: {call}: element {element} of row {row} is {given:e} ({:#010x}), the mirror computes {expected:e} ({:#010x})", given.to_bits(), expected.to_bits())]
 pub struct Mismatch {
-    /// The form that computed.
-    pub form: Form,
+    /// The form that computed it.
+    pub by: Culprit,
     /// The call, with its shape.
     pub call: String,
     /// Row of the call.
@@ -80,8 +98,8 @@ impl Audit {
             (first..first + n).zip(want).try_for_each(|(row, want)| {
                 let from = layout.tile_rows(tile).start;
                 differ(out.read(tile, row), want).map_or(Ok(()), |(element, given, expected)| {
-                    let (form, call) = (units.active(), format!("matvec {shape:?}"));
-                    Err(Mismatch { form, call, row, element: from + element, given, expected })
+                    let (by, call) = (Culprit::Array(units.active()), format!("matvec {shape:?}"));
+                    Err(Mismatch { by, call, row, element: from + element, given, expected })
                 })
             })
         };
@@ -97,13 +115,16 @@ impl Audit {
         check(tiles.start + step % tiles.len(), step % tokens, 1)
     }
 
-    /// Recompute the attention of one group of query heads whose results are `out`, if it is due.
+    /// Recompute the attention of one group of query heads whose results are `out`, if it is due. A mismatch is laid to
+    /// the vector unit's form where the array's gives the mirror's results without it.
     ///
     /// # Errors
     /// The first element whose bits differ.
+    #[expect(clippy::too_many_arguments, reason = "the operands of the call, and its results")]
     pub fn attend(
         &self,
         units: &Units,
+        vector: &VectorUnit,
         attend: &Attend,
         cache: &Cache,
         queries: Queries<'_>,
@@ -122,11 +143,16 @@ impl Audit {
         if attend.group_by(&Mirror, &self.vector, cache, queries, &mut want, scratch).is_err() {
             return Ok(());
         }
-        differ(out, &want).map_or(Ok(()), |(at, given, expected)| {
-            let call = format!("attend {shape:?} at position {}, head {}", queries.position, at / v_dim);
-            let (form, row, element) = (units.active(), 0, at % v_dim);
-            Err(Mismatch { form, call, row, element, given, expected })
-        })
+        let Some((at, given, expected)) = differ(out, &want) else { return Ok(()) };
+        let mut again = vec![0.0; out.len()];
+        let array = attend.group_by(units.array(), &self.vector, cache, queries, &mut again, scratch);
+        let by = if array.is_ok() && differ(&again, &want).is_none() {
+            Culprit::Vector(vector.form())
+        } else {
+            Culprit::Array(units.active())
+        };
+        let call = format!("attend {shape:?} at position {}, head {}", queries.position, at / v_dim);
+        Err(Mismatch { by, call, row: 0, element: at % v_dim, given, expected })
     }
 
     /// How often the shape was seen, when this time is to be checked.

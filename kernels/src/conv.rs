@@ -6,7 +6,7 @@
 use crate::cpu::conv::{Inputs, Step};
 use crate::flush;
 use crate::math::Function;
-use crate::vector::{Form, VectorUnit};
+use crate::vector::{Call, Form, Shape, VectorUnit};
 
 /// A layer's taps and bias, laid out for the unit and flushed.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,11 +105,34 @@ impl VectorUnit {
     /// # Panics
     /// When `x`, `out` and the ring do not have the weights' channels and taps.
     pub fn conv(&self, weights: &ConvWeights, ring: &mut Ring, x: &[f32], out: &mut [f32]) {
-        step(self.form(), weights, ring, x, out);
+        self.perform(ConvCall { weights, ring, x, out });
+        ring.push(x);
     }
 }
 
-fn step(form: Form, weights: &ConvWeights, ring: &mut Ring, x: &[f32], out: &mut [f32]) {
+/// One row's outputs, the ring as it is before the row.
+struct ConvCall<'a> {
+    weights: &'a ConvWeights,
+    ring: &'a Ring,
+    x: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Call for ConvCall<'_> {
+    fn shape(&self) -> Shape {
+        Shape { unit: "conv", sizes: [self.weights.channels, self.weights.taps] }
+    }
+
+    fn compute(&mut self, form: Form) {
+        outputs(form, self.weights, self.ring, self.x, self.out);
+    }
+
+    fn written(&mut self, see: &mut dyn FnMut(&mut [f32])) {
+        see(self.out);
+    }
+}
+
+fn outputs(form: Form, weights: &ConvWeights, ring: &Ring, x: &[f32], out: &mut [f32]) {
     let ConvWeights { channels, taps, by_tap, bias, act } = weights;
     let (channels, taps) = (*channels, *taps);
     assert!(x.len() == channels && out.len() == channels, "{channels} channels, {} in, {} out", x.len(), out.len());
@@ -131,6 +154,11 @@ fn step(form: Form, weights: &ConvWeights, ring: &mut Ring, x: &[f32], out: &mut
         }
         _ => form.enter(Step { by_tap, bias: bias.as_deref(), act: *act, rows, out }),
     }
+}
+
+/// A row's outputs, and its input into the ring.
+fn step(form: Form, weights: &ConvWeights, ring: &mut Ring, x: &[f32], out: &mut [f32]) {
+    outputs(form, weights, ring, x, out);
     ring.push(x);
 }
 

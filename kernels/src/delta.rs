@@ -14,7 +14,7 @@
 use crate::cpu::delta::Step;
 use crate::flush;
 use crate::vector::run::LANES;
-use crate::vector::{Form, VectorUnit};
+use crate::vector::{Call, Form, Shape, VectorUnit};
 
 /// A sequence's memory of a layer: one [key dim, value dim] matrix for each value head, zero at the start.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +83,29 @@ impl VectorUnit {
     /// # Panics
     /// When the slices' lengths do not agree.
     pub fn delta(&self, row: &DeltaRow<'_>, memory: &mut [f32], out: &mut [f32]) {
-        step(self.form(), row, memory, out);
+        self.perform(DeltaCall { row, memory, out });
+    }
+}
+
+/// One row through one head.
+struct DeltaCall<'a> {
+    row: &'a DeltaRow<'a>,
+    memory: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl Call for DeltaCall<'_> {
+    fn shape(&self) -> Shape {
+        Shape { unit: "delta", sizes: [self.row.k.len(), self.row.v.len()] }
+    }
+
+    fn compute(&mut self, form: Form) {
+        step(form, self.row, self.memory, self.out);
+    }
+
+    fn written(&mut self, see: &mut dyn FnMut(&mut [f32])) {
+        see(self.out);
+        see(self.memory);
     }
 }
 

@@ -18,6 +18,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub enum Form {
     /// Plain scalar code, the definition of the bits.
     Mirror,
+    /// AArch64 NEON.
+    Neon,
+    /// AArch64 NEON with the dot product instruction.
+    Dotprod,
     /// x86-64 AVX2.
     Avx2,
     /// x86-64 AVX-512 VNNI.
@@ -26,13 +30,15 @@ pub enum Form {
 
 impl Form {
     /// Every form, the fastest first.
-    pub const ALL: [Form; 3] = [Form::Vnni, Form::Avx2, Form::Mirror];
+    pub const ALL: [Form; 5] = [Form::Vnni, Form::Avx2, Form::Dotprod, Form::Neon, Form::Mirror];
 
     /// Name for people and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Form::Mirror => "cpu-mirror",
+            Form::Neon => "cpu-neon",
+            Form::Dotprod => "cpu-neon-dotprod",
             Form::Avx2 => "cpu-avx2",
             Form::Vnni => "cpu-avx512-vnni",
         }
@@ -223,6 +229,12 @@ fn device_form(form: Form) -> Option<&'static dyn ArrayForm> {
         Form::Vnni => crate::cpu::matvec_vnni::detect().map(|f| f as _),
         #[cfg(not(target_arch = "x86_64"))]
         Form::Avx2 | Form::Vnni => None,
+        #[cfg(target_arch = "aarch64")]
+        Form::Neon => crate::cpu::matvec_neon::detect().map(|f| f as _),
+        #[cfg(target_arch = "aarch64")]
+        Form::Dotprod => crate::cpu::matvec_neon::detect_dot().map(|f| f as _),
+        #[cfg(not(target_arch = "aarch64"))]
+        Form::Neon | Form::Dotprod => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands of the array unit: rows quantised once, each matrix streamed once for all of them.
 
 use super::audit::Auditor;
-use super::{FirstError, Int8Units};
+use super::{FirstError, Int8Units, Kernels};
 use crate::image::Image;
 use crate::team::Team;
 use crate::units::{self, UnitError};
@@ -85,7 +85,7 @@ impl Int8Units {
         if let Some(matrix) = next.get(op.weight.index()).copied().flatten().and_then(|next| image.matrix(next)) {
             team.expect(matrix.bytes(), matrix.layout().tile_bytes(), REACH);
         }
-        let bytes = stream(team, spaces, image, &kernels.array, audit, &[job])?;
+        let bytes = stream(team, spaces, image, kernels, audit, &[job])?;
         counters.matrix(layout.rows() * layout.cols(), bytes, rows, op.head);
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Int8Units {
             let out = OutTiles::new(out, &layout, run.len(), 0, outputs).map_err(|e| unfit(&e))?;
             jobs.push(Job { tensor: op.stack, first: expert * layout.tiles(), call, out });
         }
-        let bytes = stream(team, spaces, image, &kernels.array, audit, &jobs)?;
+        let bytes = stream(team, spaces, image, kernels, audit, &jobs)?;
         *room = emptied(jobs);
 
         place.clear();
@@ -156,11 +156,12 @@ fn stream(
     team: &mut Team,
     spaces: &mut [Space],
     image: &Image,
-    units: &gate::Units,
+    kernels: &Kernels,
     audit: &mut Auditor,
     jobs: &[Job<'_>],
 ) -> Result<usize, UnitError> {
-    audit.run(units, |audit| {
+    let units = &*kernels.array;
+    audit.run(units, &kernels.vector, |audit| {
         let bytes = run_tiles(team, spaces, image, units, jobs)?;
         let checked = jobs.iter().try_for_each(|job| audit.matvec(units, &job.call, &job.out));
         Ok((bytes, checked.err()))

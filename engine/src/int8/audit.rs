@@ -1,8 +1,9 @@
 //! `Auditor`: results of a run held to the mirror, and what follows when they differ.
 
 use crate::units::UnitError;
-use wordline_kernels::audit::{Audit, Mismatch};
+use wordline_kernels::audit::{Audit, Culprit, Mismatch};
 use wordline_kernels::gate;
+use wordline_kernels::vector::VectorUnit;
 
 /// Calls of one shape between two that are looked at.
 const PERIOD: u64 = 1024;
@@ -30,13 +31,20 @@ impl Auditor {
     pub(super) fn run<T>(
         &mut self,
         units: &gate::Units,
+        vector: &VectorUnit,
         mut command: impl FnMut(&Audit) -> Result<(T, Option<Mismatch>), UnitError>,
     ) -> Result<T, UnitError> {
         loop {
             let (result, mismatch) = command(&self.audit)?;
             let Some(mismatch) = mismatch else { return Ok(result) };
-            let next = units.demote(mismatch.form, &mismatch.to_string())?;
-            self.found.push(format!("audit: {mismatch}; {next} computes from here on"));
+            match mismatch.by {
+                Culprit::Array(form) => {
+                    let next = units.demote(form, &mismatch.to_string())?;
+                    self.found.push(format!("audit: {mismatch}; {next} computes from here on"));
+                }
+                // It keeps what it is told for those who ask.
+                Culprit::Vector(form) => vector.demote(form, &mismatch.to_string()),
+            }
         }
     }
 }
@@ -47,7 +55,7 @@ mod tests {
     use wordline_kernels::gate::Form;
 
     fn mismatch(form: Form) -> Mismatch {
-        Mismatch { form, call: "matvec".into(), row: 0, element: 3, given: 1.0, expected: 2.0 }
+        Mismatch { by: Culprit::Array(form), call: "matvec".into(), row: 0, element: 3, given: 1.0, expected: 2.0 }
     }
 
     #[test]
@@ -57,7 +65,7 @@ mod tests {
         let mut auditor = Auditor::new();
         let mut runs = Vec::new();
         // The fastest form is wrong each time; the mirror is right.
-        let result = auditor.run(&units, |_| {
+        let result = auditor.run(&units, &VectorUnit::new(), |_| {
             let form = units.active();
             runs.push(form);
             Ok((runs.len(), (form != Form::Mirror).then(|| mismatch(form))))
@@ -73,9 +81,31 @@ mod tests {
     }
 
     #[test]
+    fn a_mismatch_of_the_vector_unit_demotes_its_form_alone() {
+        let (units, vector) = (gate::Units::new().unwrap(), VectorUnit::new().audited(0));
+        let (array, best) = (units.active(), vector.form());
+        let mut auditor = Auditor::new();
+        auditor
+            .run(&units, &vector, |_| {
+                let by = Culprit::Vector(best);
+                let wrong = (vector.form() == best && best != wordline_kernels::vector::Form::Mirror)
+                    .then(|| Mismatch { by, ..mismatch(array) });
+                Ok(((), wrong))
+            })
+            .unwrap();
+        assert_eq!((units.active(), auditor.take()), (array, Vec::new()));
+        if best != wordline_kernels::vector::Form::Mirror {
+            assert!(vector.form() < best);
+            let found = vector.findings();
+            assert!(found.len() == 1 && found[0].contains("element 3 of row 0"), "{found:?}");
+        }
+    }
+
+    #[test]
     fn when_the_mirror_itself_is_wrong_nothing_computes() {
         let units = gate::Units::up_to(Form::Mirror).unwrap();
-        let error = Auditor::new().run(&units, |_| Ok(((), Some(mismatch(Form::Mirror))))).unwrap_err();
+        let error =
+            Auditor::new().run(&units, &VectorUnit::new(), |_| Ok(((), Some(mismatch(Form::Mirror))))).unwrap_err();
         assert!(matches!(error, UnitError::Device(_)), "{error}");
     }
 }

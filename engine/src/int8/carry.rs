@@ -45,7 +45,7 @@ impl Int8Units {
             cache.map_or(0, |cache| attend.bytes_read(cache.layout(), row.position))
         };
         counters.cache_bytes += rows.iter().map(read).sum::<usize>() as u64;
-        audit.run(&kernels.array, |audit| {
+        audit.run(&kernels.array, &kernels.vector, |audit| {
             let (error, wrong) = (FirstError::default(), Mutex::new(None));
             team.run_with(2 * seen * out_width, groups * pieces, scratch, &|scratch, part| {
                 let (row, kv_head) = (part / pieces / op.kv_heads, part / pieces % op.kv_heads);
@@ -63,7 +63,7 @@ impl Int8Units {
                     return error.set(UnitError::value(op.qkv, row, &format_args!("key head {kv_head}: {e}")));
                 }
                 let queries = Queries { kv_head, position, q };
-                if let Err(mismatch) = audit.attend(array, &attend, cache, queries, out, scratch) {
+                if let Err(mismatch) = audit.attend(array, vector, &attend, cache, queries, out, scratch) {
                     wrong.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(mismatch);
                 }
             });

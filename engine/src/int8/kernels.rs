@@ -10,12 +10,16 @@ use wordline_kernels::gate::{self, UnitsError};
 use wordline_kernels::math::Function;
 use wordline_kernels::vector::VectorUnit;
 
+/// Calls of one shape of the vector, conv or delta unit between two that are looked at: the mirror takes some tens of
+/// times as long as a form.
+const PERIOD: u64 = 4096;
+
 /// The kernels of this device that have passed their init gates.
 #[derive(Clone, Debug)]
 pub struct Kernels {
     /// Array and attention.
     pub array: Arc<gate::Units>,
-    /// Vector, conv and delta.
+    /// Vector, conv and delta; audited as it runs.
     pub vector: VectorUnit,
 }
 
@@ -25,7 +29,7 @@ impl Kernels {
     /// # Errors
     /// The table of products is not whole, or no form of the array unit passes: the device does not compute.
     pub fn new() -> Result<Self, UnitsError> {
-        Ok(Self { array: Arc::new(gate::Units::new()?), vector: VectorUnit::new() })
+        Ok(Self { array: Arc::new(gate::Units::new()?), vector: VectorUnit::new().audited(PERIOD) })
     }
 
     /// The scalar mirrors, which define the bits.

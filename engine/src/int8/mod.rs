@@ -221,7 +221,9 @@ impl Units for Int8Units {
     }
 
     fn notices(&mut self) -> Vec<String> {
-        self.audit.take()
+        let mut found = self.audit.take();
+        found.extend(self.kernels.vector.findings());
+        found
     }
 
     fn state_bits(&self, sequence: usize) -> Vec<u64> {

@@ -63,11 +63,11 @@ fn a_matvec_that_goes_wrong_is_found_and_recomputed() {
     form.0.store(true, Ordering::Relaxed);
     // The tenth call is a sample; its tile and row hold the wrong element.
     let mismatch = run(&audit, &units).unwrap_err();
-    assert_eq!((mismatch.form, mismatch.row, mismatch.element), (Form::Vnni, 1, 29));
+    assert_eq!((mismatch.by, mismatch.row, mismatch.element), (Culprit::Array(Form::Vnni), 1, 29));
     assert_ne!(mismatch.given.to_bits(), mismatch.expected.to_bits());
     // A fresh audit sees the shape for the first time.
     assert!(run(&Audit::new(0), &units).is_err());
-    assert_eq!(units.demote(mismatch.form, &mismatch.to_string()), Ok(Form::Mirror));
+    assert_eq!(units.demote(Form::Vnni, &mismatch.to_string()), Ok(Form::Mirror));
     run(&Audit::new(0), &units).unwrap();
 }
 
@@ -89,8 +89,22 @@ fn an_attention_that_goes_wrong_is_found() {
     for (wrong, checks) in [(false, 1), (false, 2), (true, 2), (true, 3)] {
         form.0.store(wrong, Ordering::Relaxed);
         attend.group(&units, &vector, &cache, 0, 49, &q, &mut out, scratch).unwrap();
-        let result = audit.attend(&units, &attend, &cache, queries, &out, scratch);
-        assert_eq!(result.is_err(), wrong && checks == 3, "{result:?}");
+        let result = audit.attend(&units, &vector, &attend, &cache, queries, &out, scratch);
+        let by = result.as_ref().err().map(|mismatch| mismatch.by);
+        assert_eq!(by, (wrong && checks == 3).then_some(Culprit::Array(Form::Vnni)), "{result:?}");
         assert_eq!(audit.checks(), checks);
+    }
+    // One bit of a softmax term, or of a sum, in a call that the vector unit's own audit does not look at.
+    form.0.store(false, Ordering::Relaxed);
+    let vector = VectorUnit::new().audited(0);
+    if vector.form() == vector::Form::Mirror {
+        return;
+    }
+    attend.group(&units, &vector, &cache, 0, 49, &q, &mut out, scratch).unwrap();
+    for unit in ["attend.softmax", "attend.finish"] {
+        vector.spoil(Some((unit, 40, 13)));
+        attend.group(&units, &vector, &cache, 0, 49, &q, &mut out, scratch).unwrap();
+        let mismatch = Audit::new(0).attend(&units, &vector, &attend, &cache, queries, &out, scratch).unwrap_err();
+        assert_eq!(mismatch.by, Culprit::Vector(vector.form()), "{mismatch}");
     }
 }

@@ -4,6 +4,7 @@
 //! book's 16 levels, biased by 128; from there on it is the int8 form, half a block at a time.
 
 use super::matvec::{AHEAD, Run, pick};
+use super::matvec_avx2::pin;
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
 use std::arch::x86_64::*;
@@ -149,6 +150,7 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                         }
                     }
                 }
+                pin(sum.as_flattened_mut().as_flattened_mut());
             }
             for r in 0..R {
                 let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));

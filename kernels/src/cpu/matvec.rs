@@ -12,7 +12,7 @@ pub(crate) const GROUP: usize = 16;
 
 /// Blocks between the one that is multiplied and the one that is asked of memory: the processor's own prefetcher stops
 /// at every page, and here the next tile is known to follow. Past the end of a matrix nothing is read.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) const AHEAD: usize = 8;
 
 /// Scales of the blocks of a run; they say what the elements are too.
@@ -101,7 +101,7 @@ impl Run<'_> {
 }
 
 /// `N` of the rows, from `first` on.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
 pub(crate) fn pick<const N: usize>(rows: &[usize], first: usize) -> [usize; N] {
     std::array::from_fn(|i| rows[first.wrapping_add(i)])

@@ -9,6 +9,7 @@ use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// The AVX2 form; exists only where [`detect`] found the instructions.
@@ -172,6 +173,7 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                     }
                 }
             }
+            pin(sum.as_flattened_mut().as_flattened_mut());
         }
         for r in 0..R {
             let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
@@ -186,6 +188,19 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                 }
                 _mm256_storeu_ps(lane.add(8 * h), y);
             }
+        }
+    }
+}
+
+/// Make the sums be known here, one after another: left free, the compiler adds four columns' products before the
+/// next ones' in an order of its own, which takes more registers than there are.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn pin(sums: &mut [__m256i]) {
+    for sum in sums {
+        // SAFETY: no instruction at all.
+        unsafe {
+            asm!("/* {0} */", inout(ymm_reg) *sum, options(pure, nomem, nostack, preserves_flags));
         }
     }
 }

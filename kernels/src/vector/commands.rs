@@ -6,7 +6,7 @@
 
 use super::run::{Operand, Run};
 use super::table;
-use super::{Micro, VectorUnit};
+use super::{Call, Form, Micro, Shape, VectorUnit};
 use crate::math::Function;
 
 /// Mean and variance that a norm takes.
@@ -256,7 +256,32 @@ impl VectorUnit {
         first_lane: usize,
         operands: &mut [Operand<'_>],
     ) {
-        super::interpret(self.form(), micro, Run { heads, width, params, act, first_lane, operands });
+        let run = Run { heads, width, params, act, first_lane, operands };
+        self.perform(MicroCall { micro, run });
+    }
+}
+
+/// A micro-program on its operands.
+struct MicroCall<'m, 'r, 'd> {
+    micro: &'m Micro,
+    run: Run<'r, 'd>,
+}
+
+impl Call for MicroCall<'_, '_, '_> {
+    fn shape(&self) -> Shape {
+        // An attention's width grows with every row of a sequence; what is alike is counted as one.
+        let alike = self.micro.name.starts_with("attend");
+        let width = if alike { self.run.width.next_power_of_two() } else { self.run.width };
+        Shape { unit: self.micro.name, sizes: [self.run.heads, width] }
+    }
+
+    #[inline]
+    fn compute(&mut self, form: Form) {
+        super::compute(form, self.micro, &mut self.run);
+    }
+
+    fn written(&mut self, see: &mut dyn FnMut(&mut [f32])) {
+        self.run.operands.iter_mut().for_each(|operand| see(operand.data_mut()));
     }
 }
 

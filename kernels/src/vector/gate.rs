@@ -1,11 +1,13 @@
 //! The init gate of the vector unit: the forms of the device, held to the mirror before one computes.
 
+use super::audit::Audit;
 use super::micro::{Access, Micro, Step};
 use super::run::{Operand, Run};
 use super::{Form, MICRO, interpret};
 use crate::math::Function;
 use crate::math::exhaustive::borders;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What became of a form on this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,31 +39,32 @@ pub struct GateError {
     pub test: String,
 }
 
-/// Proof that a form of the vector unit has passed the gate; the commands are its methods.
+/// Proof that a form of the vector unit has passed the gate; the commands are its methods. Clones are one unit: what one
+/// finds wrong, all leave alone.
 #[derive(Clone, Debug)]
-pub struct VectorUnit {
-    form: Form,
-    reports: Vec<FormReport>,
+pub struct VectorUnit(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    /// Index of what computes in [`Form::ALL`].
+    form: AtomicUsize,
+    reports: Mutex<Vec<FormReport>>,
+    audit: Option<Audit>,
 }
 
 impl VectorUnit {
-    /// The fastest form of this device that passes; found once in a process. The mirror always passes: it is what the
-    /// others are held to.
+    /// The fastest form of this device that passes; the gate is run once in a process. The mirror always passes: it is
+    /// what the others are held to.
     #[must_use]
     pub fn new() -> Self {
         static FASTEST: OnceLock<VectorUnit> = OnceLock::new();
-        FASTEST.get_or_init(|| Self::up_to(Form::Avx2)).clone()
+        FASTEST.get_or_init(|| Self::up_to(Form::Avx2)).apart(None)
     }
 
     /// The same, but no faster form than this one is looked at.
     #[must_use]
     pub fn up_to(best: Form) -> Self {
-        Self::choose(best, |form| match form {
-            // What the others are held to.
-            Form::Mirror => Some(Ok(())),
-            _ if form.is_available() => Some(check(form)),
-            _ => None,
-        })
+        Self::choose(best, examine)
     }
 
     /// The mirror.
@@ -70,41 +73,102 @@ impl VectorUnit {
         Self::up_to(Form::Mirror)
     }
 
+    /// A unit with the form of this one, whose calls are recomputed by the mirror: the first of each shape and every
+    /// `period`-th after it; 0: the first alone.
+    #[must_use]
+    pub fn audited(&self, period: u64) -> Self {
+        self.apart(Some(Audit::new(period)))
+    }
+
+    /// A unit that shares nothing with this one.
+    fn apart(&self, audit: Option<Audit>) -> Self {
+        Self::with(self.form(), self.reports(), audit)
+    }
+
+    fn with(form: Form, reports: Vec<FormReport>, audit: Option<Audit>) -> Self {
+        let form = AtomicUsize::new(place(form));
+        Self(Arc::new(State { form, reports: Mutex::new(reports), audit }))
+    }
+
     /// Takes the first form for which `check` finds no fault; it gives `None` for a form that the device lacks.
     pub(super) fn choose(best: Form, check: impl Fn(Form) -> Option<Result<(), GateError>>) -> Self {
         let mut reports = Vec::new();
-        for form in Form::ALL.into_iter().filter(|form| *form <= best) {
-            let verdict = match check(form) {
-                None => Verdict::Absent,
-                Some(Ok(())) => Verdict::Passed,
-                Some(Err(error)) => Verdict::Failed(error.test),
-            };
-            let passed = verdict == Verdict::Passed;
-            reports.push(FormReport { form, verdict });
-            if passed {
-                return Self { form, reports };
-            }
-        }
-        Self { form: Form::Mirror, reports }
+        let form = first(Form::ALL.into_iter().filter(|form| *form <= best), check, &mut reports);
+        Self::with(form, reports, None)
     }
 
     /// A form that no gate has seen, for the tests of the forms themselves.
     #[cfg(test)]
     pub(super) fn ungated(form: Form) -> Self {
-        Self { form, reports: Vec::new() }
+        Self::with(form, Vec::new(), None)
     }
 
     /// The form that computes.
     #[must_use]
     pub fn form(&self) -> Form {
-        self.form
+        Form::ALL[self.0.form.load(Ordering::Relaxed)]
     }
 
     /// Every form that was looked at, the fastest first.
     #[must_use]
-    pub fn reports(&self) -> &[FormReport] {
-        &self.reports
+    pub fn reports(&self) -> Vec<FormReport> {
+        self.0.reports.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    pub(super) fn audit(&self) -> Option<&Audit> {
+        self.0.audit.as_ref()
+    }
+
+    /// Mark a form as failed and compute by the next one that passes, which is returned; `None` when it is another
+    /// that computes already, or there is none below it.
+    pub(super) fn replace(&self, form: Form, test: &str) -> Option<Form> {
+        let mut reports = self.0.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.form() != form || form == Form::Mirror {
+            return None;
+        }
+        if let Some(report) = reports.iter_mut().find(|report| report.form == form) {
+            report.verdict = Verdict::Failed(test.to_owned());
+        }
+        let next = first(Form::ALL.into_iter().filter(|next| *next < form), examine, &mut reports);
+        self.0.form.store(place(next), Ordering::Relaxed);
+        Some(next)
+    }
+}
+
+/// The first of these forms without a fault, the mirror when there is none; each that is looked at is reported.
+fn first(
+    forms: impl Iterator<Item = Form>,
+    check: impl Fn(Form) -> Option<Result<(), GateError>>,
+    reports: &mut Vec<FormReport>,
+) -> Form {
+    for form in forms {
+        let verdict = match check(form) {
+            None => Verdict::Absent,
+            Some(Ok(())) => Verdict::Passed,
+            Some(Err(error)) => Verdict::Failed(error.test),
+        };
+        let passed = verdict == Verdict::Passed;
+        reports.push(FormReport { form, verdict });
+        if passed {
+            return form;
+        }
+    }
+    Form::Mirror
+}
+
+/// The gate's word on a form of this device.
+fn examine(form: Form) -> Option<Result<(), GateError>> {
+    match form {
+        // What the others are held to.
+        Form::Mirror => Some(Ok(())),
+        _ if form.is_available() => Some(check(form)),
+        _ => None,
+    }
+}
+
+/// Index in [`Form::ALL`].
+fn place(form: Form) -> usize {
+    Form::ALL.iter().position(|other| *other == form).unwrap_or(Form::ALL.len() - 1)
 }
 
 impl Default for VectorUnit {

@@ -6,6 +6,7 @@
 //!
 //! [`VectorUnit`] is what computes: one function for each command, over the slices of one token-row.
 
+mod audit;
 mod commands;
 mod form;
 mod gate;
@@ -16,6 +17,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use audit::{Call, Shape};
 pub use commands::{HeadNorm, Norm, Rope};
 pub use form::Form;
 pub(crate) use gate::Values;
@@ -33,9 +35,13 @@ use run::Run;
 /// # Panics
 /// When an operand or a parameter is missing, or an operand is too short or read-only where it is written.
 pub fn interpret(form: Form, micro: &Micro, mut run: Run<'_, '_>) {
+    compute(form, micro, &mut run);
+}
+
+fn compute(form: Form, micro: &Micro, run: &mut Run<'_, '_>) {
     run.check(micro);
     match form {
-        Form::Mirror => mirror::interpret(micro, &mut run),
-        _ => form.enter(Interpret { micro, run: &mut run }),
+        Form::Mirror => mirror::interpret(micro, run),
+        _ => form.enter(Interpret { micro, run }),
     }
 }
