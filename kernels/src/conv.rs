@@ -120,7 +120,7 @@ struct ConvCall<'a> {
 
 impl Call for ConvCall<'_> {
     fn shape(&self) -> Shape {
-        Shape { unit: "conv", sizes: [self.weights.channels, self.weights.taps] }
+        Shape { unit: "conv", sizes: [self.weights.channels, self.weights.taps], grows: false }
     }
 
     fn compute(&mut self, form: Form) {

@@ -96,7 +96,7 @@ struct DeltaCall<'a> {
 
 impl Call for DeltaCall<'_> {
     fn shape(&self) -> Shape {
-        Shape { unit: "delta", sizes: [self.row.k.len(), self.row.v.len()] }
+        Shape { unit: "delta", sizes: [self.row.k.len(), self.row.v.len()], grows: false }
     }
 
     fn compute(&mut self, form: Form) {

@@ -4,7 +4,6 @@
 //! book's 16 levels, biased by 128; from there on it is the int8 form, half a block at a time.
 
 use super::matvec::{AHEAD, Run, pick};
-use super::matvec_avx2::pin;
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
 use std::arch::x86_64::*;
@@ -57,7 +56,8 @@ pub(super) unsafe fn accumulate<const LIMBS: usize, const R: usize>(
             }
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let scales = codes.as_ptr().add(b.wrapping_mul(2 * TILE_ROWS));
-            let scales = [0, 1].map(|half| tables.scale(scales.add(half * TILE_ROWS)));
+            // Not by `map`: what it calls is a function for any processor, and would not be inlined.
+            let scales = [tables.scale(scales), tables.scale(scales.add(TILE_ROWS))];
             let mut i = 0;
             while rows.len() - i >= R {
                 block::<LIMBS, R>(
@@ -93,12 +93,14 @@ impl Tables {
     unsafe fn scale(&self, bytes: *const u8) -> [__m256; 2] {
         // SAFETY: as the caller promises.
         let bytes = unsafe { _mm_loadu_si128(bytes.cast()) };
-        let bytes = [bytes, _mm_unpackhi_epi64(bytes, bytes)].map(|bytes| _mm256_cvtepu8_epi32(bytes));
-        [0, 1].map(|h| {
+        let bytes = [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))];
+        let mut scales = [_mm256_setzero_ps(); 2];
+        for h in 0..2 {
             let magnitude = _mm256_sllv_epi32(_mm256_add_epi32(bytes[h], self.offsets[h]), self.shift);
             let sign = _mm256_sllv_epi32(bytes[h], self.sign);
-            _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_and_si256(magnitude, self.mask)))
-        })
+            scales[h] = _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_and_si256(magnitude, self.mask)));
+        }
+        scales
     }
 }
 
@@ -136,10 +138,13 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
             for quad in 0..HALF / 4 {
                 let both = elements.add(quad * TILE_ROWS * 4);
                 let both = [load(both), load(both.add(32))];
-                let nibbles = if half == 0 { both } else { both.map(|both| _mm256_srli_epi16(both, 4)) };
-                let w = nibbles.map(|n| _mm256_shuffle_epi8(tables.levels, _mm256_and_si256(n, _mm256_set1_epi8(15))));
-                let even = w.map(|w| _mm256_and_si256(w, low));
-                let odd = w.map(|w| _mm256_srli_epi16(w, 8));
+                let (mut even, mut odd) = (both, both);
+                for h in 0..2 {
+                    let nibbles = if half == 0 { both[h] } else { _mm256_srli_epi16(both[h], 4) };
+                    let codes = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+                    let w = _mm256_shuffle_epi8(tables.levels, codes);
+                    (even[h], odd[h]) = (_mm256_and_si256(w, low), _mm256_srli_epi16(w, 8));
+                }
                 for r in 0..R {
                     for (limb, sum) in sum[r].iter_mut().enumerate() {
                         let x = q[r].add(limb * BLOCK + half * HALF + quad * 4).cast::<i32>();
@@ -150,7 +155,6 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                         }
                     }
                 }
-                pin(sum.as_flattened_mut().as_flattened_mut());
             }
             for r in 0..R {
                 let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));

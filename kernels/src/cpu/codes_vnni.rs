@@ -60,7 +60,8 @@ pub(super) unsafe fn accumulate<const LIMBS: usize>(
             }
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let scales = codes.as_ptr().add(b.wrapping_mul(2 * TILE_ROWS));
-            let scales = [0, 1].map(|half| tables.scale(scales.add(half * TILE_ROWS)));
+            // Not by `map`: what it calls is a function for any processor, and would not be inlined.
+            let scales = [tables.scale(scales), tables.scale(scales.add(TILE_ROWS))];
             let mut i = 0;
             while rows.len() - i >= R {
                 block::<LIMBS, R>(

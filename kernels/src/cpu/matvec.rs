@@ -93,6 +93,13 @@ impl Run<'_> {
         assert!(acts.q8().len() >= n * acts.limbs() * BLOCK && acts.q16().len() >= n * acts.limbs() * BLOCK);
     }
 
+    /// Lanes that the tree joins: those that the blocks reach. A lane past them stays +0.0, and none is ever -0.0, so
+    /// to add it would change no bit.
+    #[inline(always)]
+    pub(crate) fn reached(&self) -> usize {
+        if self.first_lane == 0 { self.lanes.min(self.blocks.next_power_of_two()) } else { self.lanes }
+    }
+
     /// Lane of block `b` of the run.
     #[inline(always)]
     pub(crate) fn lane(&self, b: usize) -> usize {
@@ -154,11 +161,9 @@ pub(crate) trait ArrayForm: Send + Sync {
     /// The results of a run: lanes from zero, every block of the run, then the halving tree. `lanes` is space for
     /// them; there is a result for each of the rows.
     fn tile(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
-        lanes.fill([0.0; TILE_ROWS]);
+        clear(run, lanes);
         self.accumulate(run, rows, lanes);
-        for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
-            *result = fold(lanes);
-        }
+        join(run, lanes, results);
     }
 
     /// Quantise one row; `out` holds exactly its blocks.
@@ -223,9 +228,34 @@ fn dot(scales: &Scales<'_>, elements: &[u8], r: usize, columns: Range<usize>, q:
     }
 }
 
+/// Lanes from zero, those that the run reaches.
+#[inline(always)]
+pub(crate) fn clear(run: &Run<'_>, lanes: &mut [[f32; TILE_ROWS]]) {
+    let reached = run.reached();
+    lanes.chunks_exact_mut(run.lanes).for_each(|lanes| lanes[..reached].fill([0.0; TILE_ROWS]));
+}
+
+/// Each row's lanes joined, those that the run has reached.
+#[inline(always)]
+pub(crate) fn join(run: &Run<'_>, lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
+    let reached = run.reached();
+    for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
+        *result = fold(&mut lanes[..reached]);
+    }
+}
+
 /// The halving tree over the lanes of one row.
 #[inline(always)]
 pub(crate) fn fold(lanes: &mut [[f32; TILE_ROWS]]) -> [f32; TILE_ROWS] {
+    // The usual number has code of its own, without loops.
+    match <&mut [[f32; TILE_ROWS]; 8]>::try_from(&mut *lanes) {
+        Ok(lanes) => tree(lanes),
+        Err(_) => tree(lanes),
+    }
+}
+
+#[inline(always)]
+fn tree(lanes: &mut [[f32; TILE_ROWS]]) -> [f32; TILE_ROWS] {
     let mut half = lanes.len() / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half);

@@ -4,12 +4,11 @@
 //! odd columns as 16-bit values 0..=255, and `madd` with a broadcast pair of activations adds two products a row,
 //! exact in i32; the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, fold, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, clear, join, pick};
 use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 /// The AVX2 form; exists only where [`detect`] found the instructions.
@@ -123,12 +122,10 @@ unsafe fn tile<const LIMBS: usize, const R: usize>(
     lanes: &mut [[f32; TILE_ROWS]],
     results: &mut [[f32; TILE_ROWS]],
 ) {
-    lanes.fill([0.0; TILE_ROWS]);
+    clear(run, lanes);
     // SAFETY: as the caller promises.
     unsafe { accumulate::<LIMBS, R>(run, rows, lanes) };
-    for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
-        *result = fold(lanes);
-    }
+    join(run, lanes, results);
 }
 
 /// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.
@@ -173,7 +170,6 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                     }
                 }
             }
-            pin(sum.as_flattened_mut().as_flattened_mut());
         }
         for r in 0..R {
             let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
@@ -188,19 +184,6 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                 }
                 _mm256_storeu_ps(lane.add(8 * h), y);
             }
-        }
-    }
-}
-
-/// Make the sums be known here, one after another: left free, the compiler adds four columns' products before the
-/// next ones' in an order of its own, which takes more registers than there are.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn pin(sums: &mut [__m256i]) {
-    for sum in sums {
-        // SAFETY: no instruction at all.
-        unsafe {
-            asm!("/* {0} */", inout(ymm_reg) *sum, options(pure, nomem, nostack, preserves_flags));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! activations' four bytes are broadcast as the signed one; products and sums are exact in i32 (this is not the
 //! saturating form), and the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, fold, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, clear, join, pick};
 use super::quantise_avx2::quantise;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
@@ -125,12 +125,10 @@ unsafe fn tile<const LIMBS: usize>(
     lanes: &mut [[f32; TILE_ROWS]],
     results: &mut [[f32; TILE_ROWS]],
 ) {
-    lanes.fill([0.0; TILE_ROWS]);
+    clear(run, lanes);
     // SAFETY: as the caller promises.
     unsafe { accumulate::<LIMBS>(run, rows, lanes) };
-    for (lanes, result) in lanes.chunks_exact_mut(run.lanes).zip(results) {
-        *result = fold(lanes);
-    }
+    join(run, lanes, results);
 }
 
 /// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.

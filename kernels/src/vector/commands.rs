@@ -269,10 +269,9 @@ struct MicroCall<'m, 'r, 'd> {
 
 impl Call for MicroCall<'_, '_, '_> {
     fn shape(&self) -> Shape {
-        // An attention's width grows with every row of a sequence; what is alike is counted as one.
-        let alike = self.micro.name.starts_with("attend");
-        let width = if alike { self.run.width.next_power_of_two() } else { self.run.width };
-        Shape { unit: self.micro.name, sizes: [self.run.heads, width] }
+        // The pieces of attention, the soft cap of its scores among them.
+        let grows = self.micro.name.starts_with("attend") || self.micro.name == table::SOFT_CAP.name;
+        Shape { unit: self.micro.name, sizes: [self.run.heads, self.run.width], grows }
     }
 
     #[inline]
