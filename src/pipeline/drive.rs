@@ -8,7 +8,7 @@ use super::rhythm::Rhythm;
 use super::session::{
     Action, HeadError, HeadSession, Injection, InjectionKind, Introduction, SLOW, StageError, StageSession,
 };
-use super::wire::{Assign, Join, Member, Message, Purpose, Ready, VERSION};
+use super::wire::{Assign, Join, Member, Message, Next, Purpose, Ready, VERSION};
 use super::worker::Worker;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -50,6 +50,11 @@ impl From<HeadError> for DriveError {
     fn from(error: HeadError) -> Self {
         Self::Head(Box::new(error))
     }
+}
+
+/// A hop of a lap; copies for the audit have no rhythm.
+fn goes_round(message: &Message) -> bool {
+    matches!(message, Message::Hop(hop) if hop.next != Next::Copy)
 }
 
 /// Have the link be awake when the next hop is due.
@@ -149,7 +154,7 @@ pub fn stage(
         for action in actions {
             match action {
                 Action::Send { to, message, spoil } => {
-                    if matches!(message, Message::Hop(_)) {
+                    if goes_round(&message) {
                         rhythm.sent(now());
                     }
                     link.send(&to, bytes(&message, spoil));
@@ -207,7 +212,7 @@ pub fn stage(
             match event {
                 LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
                     Ok(message) => {
-                        if matches!(message, Message::Hop(_)) {
+                        if goes_round(&message) {
                             rhythm.came(now());
                         }
                         session.message(peer, message, now());
@@ -284,7 +289,7 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
             none = false;
             match action {
                 Action::Send { to, message, spoil } => {
-                    if matches!(message, Message::Hop(_)) {
+                    if goes_round(&message) {
                         rhythm.sent(now());
                     }
                     link.send(&to, bytes(&message, spoil));
@@ -354,7 +359,7 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
             match event {
                 LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
                     Ok(message) => {
-                        if matches!(message, Message::Hop(_)) {
+                        if goes_round(&message) {
                             rhythm.came(now());
                         }
                         session.message(peer, message, now());
