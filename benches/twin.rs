@@ -30,7 +30,17 @@ fn main() {
         "ctx=0,1k..8k,10k,12k,14k,16k,18k,20k,22k,24k,26k,28k,30k,32k,34k,36k,38k",
     ]
     .map(|text| Axis::parse(text).expect("an axis"));
-    let base = Base { machine, weights: "fp8".into(), kv: "fp8".into(), ctx: 0, rows: 1, sequences: 1 };
+    let base = Base {
+        machine,
+        weights: "fp8".into(),
+        kv: "fp8".into(),
+        ctx: 0,
+        rows: 1,
+        sequences: 1,
+        also: Vec::new(),
+        state: "f32".into(),
+        skew: 0.0,
+    };
     let start = Instant::now();
     let points = sweep(&program, &base, &axes, &["tokens_per_s".into(), "joules_per_token".into()]).expect("a sweep");
     let seconds = start.elapsed().as_secs_f64();

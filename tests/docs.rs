@@ -1,7 +1,7 @@
 //! Documents that hold commands and reports: every command in README.md runs and prints what is shown, and docs/json.md
 //! describes every report as it is.
 
-use crate::support::{model_arg, root, run_json, wordline};
+use crate::support::{model_arg, root, run, run_json, wordline};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -114,12 +114,48 @@ fn reports_are_as_documented() {
     }
 }
 
+/// The twin's reports, each with what makes all of its parts appear.
+#[test]
+fn reports_of_the_twin_are_as_documented() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (own, bench, trace) = (at("own.toml"), at("bench.json"), at("trace.json"));
+    std::fs::write(&own, "like = \"kv260\"\n[weights]\ncurve = [[65536, 0.5], [1048576, 1.0]]\n").unwrap();
+    let decode = r#"{"batch": 1, "tokens_per_s": 500.0, "us_by_command": {"matvec": 1500.0, "norm": 100.0}}"#;
+    std::fs::write(&bench, format!(r#"{{"model": "demo", "limit_bytes_per_s": 2e10, "decode": [{decode}]}}"#)).unwrap();
+    let reports: [(&str, Vec<&str>); 8] = [
+        ("twin", vec!["twin", "demo", "--machine", "edge-asic", "--stages", "2", "--weights", "bf16", "--json"]),
+        ("twin diff", vec!["twin", "diff", "gb10", "jetson-thor", "--on", "demo", "--json"]),
+        ("twin machines", vec!["twin", "machines", "--json"]),
+        ("twin machines NAME", vec!["twin", "machines", &own, "--json"]),
+        ("twin knobs", vec!["twin", "knobs", "--json"]),
+        ("twin calibrate", vec!["twin", "calibrate", &bench, "--json"]),
+        ("twin validate", vec!["twin", "validate", "--json"]),
+        ("sweep", vec!["sweep", "demo", "--machine", "edge-asic", "--set", "memory.peak_gbps=100,1e9", "--json"]),
+    ];
+    for (name, args) in reports {
+        documented(name, &run_json(&args));
+    }
+    run(&["twin", "trace", "demo", "--machine", "edge-asic", "-o", &trace]);
+    documented("twin trace", &serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap());
+}
+
 /// A report has the keys of its example in docs/json.md, and no others.
 pub(crate) fn documented(name: &str, report: &Value) {
     let document = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
     // Keyed by mnemonics, forms, fixtures, files; rotary scalings have fields of their kind.
-    let open =
-        ["opcodes", "array.forms", "vector.forms", "runs", "rope", "spec.rope", "files", "decode[].us_by_command"];
+    let open = [
+        "opcodes",
+        "array.forms",
+        "vector.forms",
+        "runs",
+        "rope",
+        "spec.rope",
+        "files",
+        "decode[].us_by_command",
+        "knobs",
+        "curves",
+    ];
     let section = document.split("\n## ").find(|section| section.starts_with(&format!("`{name}`\n")));
     let section = section.unwrap_or_else(|| panic!("docs/json.md has no section ## `{name}`"));
     let example = section.split("```json\n").nth(1).and_then(|s| s.split("```").next());

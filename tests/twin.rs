@@ -6,10 +6,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 use wordline_engine::{ImageLayout, Sequencer};
 use wordline_ir::spec::{Ffn, Linear, Mixer, View};
-use wordline_ir::{Spec, text};
+use wordline_ir::{Numerics, Spec, WeightFormat, text};
 use wordline_kernels::attend::CacheLayout;
+use wordline_lowering::lower;
 use wordline_lowering::split::{join, split};
-use wordline_twin::{Formats, Load, Machine, Subject, price};
+use wordline_twin::{Formats, KV_FORMATS, Load, Machine, Subject, WEIGHT_FORMATS, price};
 
 #[test]
 fn printer_engine_splitter_and_twin_read_one_list() {
@@ -86,11 +87,17 @@ fn multiply_accumulates_of_every_checkpoint_are_those_of_its_spec() {
 #[test]
 fn bytes_of_every_checkpoint_are_those_of_the_engines_image_and_caches() {
     for name in fixtures() {
-        let program = program(&model(&name));
-        let subject = Subject::new(&program, &Formats::engine()).unwrap();
-        let layout = ImageLayout::of_used(&program).unwrap();
-        let image: usize = layout.places().iter().map(|p| p.len).sum();
-        assert_eq!(subject.image_bytes(), image as u64, "{name}");
+        let spec = model(&name).checkpoint.spec;
+        for weights in WeightFormat::ALL.iter().copied() {
+            let program = lower(&spec, &Numerics { weights, ..Numerics::default() }, 64).unwrap().program;
+            let subject = Subject::new(&program, &Formats::of_program(&program)).unwrap();
+            let layout = ImageLayout::of_used(&program).unwrap();
+            let image: usize = layout.places().iter().map(|p| p.len).sum();
+            assert_eq!(subject.image_bytes(), image as u64, "{name} in {}", weights.name());
+            // The same by its name, as a command line gives it.
+            let named = Subject::new(&program, &Formats::new(weights.name(), "int8", "f32").unwrap()).unwrap();
+            assert_eq!(named.image_bytes(), image as u64, "{name} in {}", weights.name());
+        }
     }
     for (heads, keys, values) in [(1, 64, 64), (2, 128, 128), (3, 24, 40), (8, 256, 256)] {
         let page = CacheLayout::new(heads, keys, values, None).unwrap().page_bytes();
@@ -133,6 +140,114 @@ fn a_config_alone_is_enough_and_gives_the_checkpoints_price() {
     let whole = price(&model_arg("given/llama"));
     assert_eq!(price(config.to_str().unwrap()), whole);
     assert_eq!(price(folder.path().to_str().unwrap()), whole);
+}
+
+/// A report's keys that scripts rely on, each a number above zero where `positive`.
+fn keeps_contract(report: &Value, args: &[&str]) {
+    let at = |path: &str| path.split('.').fold(report, |value: &Value, key| &value[key]).clone();
+    for path in ["ms_per_step", "tokens_per_s", "low", "high", "naive_tokens_per_s", "bytes.weights", "bottleneck.gain"]
+    {
+        let value = at(path).as_f64().unwrap_or_else(|| panic!("{args:?}: {path} is {}", at(path)));
+        assert!(value > 0.0 && value.is_finite(), "{args:?}: {path} is {value}");
+    }
+    assert!(at("bytes.kv").is_u64() && at("bytes.state").is_u64() && at("bottleneck.knob").is_string(), "{args:?}");
+    let busy = at("busy");
+    for (what, share) in busy.as_object().unwrap() {
+        assert!((0.0..=1.0 + 1e-9).contains(&share.as_f64().unwrap()), "{args:?}: {what} is busy {share}");
+    }
+    let (rate, low, high) = (at("tokens_per_s").as_f64(), at("low").as_f64(), at("high").as_f64());
+    assert!(low < rate && rate < high && rate <= at("naive_tokens_per_s").as_f64(), "{args:?}");
+    let (ms, rows) = (at("ms_per_step").as_f64().unwrap(), at("rows").as_f64().unwrap());
+    assert!((ms * rate.unwrap() / (1e3 * rows) - 1.0).abs() < 1e-9, "{args:?}");
+    // The parts are the whole, however they are cut.
+    for parts in ["time", "by_unit"] {
+        let sum: f64 = at(parts).as_object().unwrap().values().map(|v| v.as_f64().unwrap()).sum();
+        assert!((sum / ms - 1.0).abs() < 1e-6, "{args:?}: {parts} sum to {sum} of {ms}");
+    }
+}
+
+#[test]
+fn every_documented_flag_goes_with_every_other() {
+    let folder = TempDir::new().unwrap();
+    let config = folder.path().join("config.json");
+    std::fs::copy(root().join("tests/fixtures/given/qwen3_next/config.json"), &config).unwrap();
+    let file = folder.path().join("own.toml");
+    std::fs::write(&file, "class = \"gpu\"\nname = \"own\"\n[memory]\npeak_gbps = 1008\ncapacity_gb = 24\n").unwrap();
+    let (config, file) = (config.to_str().unwrap(), file.to_str().unwrap());
+    let machines = ["kv260", "h200", "wormhole-n150", "edge-asic", file];
+    let models: [&[&str]; 3] = [&[config], &["demo"], &["--shape", "smollm2-135m"]];
+    let loads = [["1", "1", "100"], ["8", "1", "0"], ["1", "512", "0"], ["8", "512", "1k"]];
+    // Every format with each of these in turn: formats, machines, models and loads meet in all pairs within the run.
+    let formats = WEIGHT_FORMATS
+        .iter()
+        .map(|w| (w.name, "int8"))
+        .chain(KV_FORMATS.iter().map(|kv| ("fp8", kv.name)))
+        .chain([("bits:3.5", "bits:6"), ("bf16,mlp=int4-g32", "bf16"), ("int4-g128", "fp8")]);
+    for (turn, (weights, kv)) in formats.enumerate() {
+        for (index, load) in loads.iter().enumerate() {
+            let (machine, model) =
+                (machines[(turn + index) % machines.len()], models[(turn + 2 * index) % models.len()]);
+            let [sequences, rows, ctx] = *load;
+            let flags = [
+                "--machine",
+                machine,
+                "--sequences",
+                sequences,
+                "--rows",
+                rows,
+                "--ctx",
+                ctx,
+                "--weights",
+                weights,
+                "--kv",
+                kv,
+                "--json",
+            ];
+            // The exception names tensors that a model of experts alone does not have.
+            if weights.contains("mlp=") && model[0] == config {
+                continue;
+            }
+            let args = [&["twin"][..], model, &flags[..]].concat();
+            let report = run_json(&args);
+            keeps_contract(&report, &args);
+            let runs = |name: &str| ["int8", "code4", "e2m1"].contains(&name);
+            let not_run = usize::from(!runs(weights)) + usize::from(kv != "int8");
+            let marked = report["not_run"].as_array().unwrap().len();
+            assert!(marked >= usize::from(not_run > 0) && (marked == 0) == (not_run == 0), "{args:?}: {marked}");
+        }
+    }
+}
+
+#[test]
+fn a_price_takes_the_programs_own_format_of_weights() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("four.wlp").to_str().unwrap().to_owned();
+    assert_eq!(run(&["lower", "demo", "--weights", "code4", "--format", "bin", "-o", &file]).code, 0);
+    let of = |args: &[&str]| run_json(&[&["twin"][..], args, &["--machine", "edge-asic", "--json"][..]].concat());
+    let (own, named, wide) = (of(&[&file]), of(&["demo", "--weights", "code4"]), of(&["demo"]));
+    assert_eq!((own["weights"].as_str(), own["bytes"].clone()), (Some("code4"), named["bytes"].clone()));
+    assert!(own["bytes"]["weights"].as_u64() < wide["bytes"]["weights"].as_u64());
+    assert_eq!(own["not_run"], Value::Array(vec![]));
+}
+
+#[test]
+fn the_document_of_the_validation_is_what_the_command_prints() {
+    let said = run(&["twin", "validate"]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    let path = root().join("docs/twin-validation.md");
+    if std::env::var_os("WORDLINE_BLESS").is_some() {
+        std::fs::write(&path, &said.out).unwrap();
+    }
+    let stored = std::fs::read_to_string(&path).unwrap();
+    for (line, (a, b)) in said.out.lines().zip(stored.lines()).enumerate() {
+        assert_eq!(
+            a,
+            b,
+            "line {} of docs/twin-validation.md is not what `wordline twin validate` prints; run the test with WORDLINE_BLESS=1",
+            line + 1
+        );
+    }
+    assert_eq!(said.out.lines().count(), stored.lines().count());
 }
 
 #[test]

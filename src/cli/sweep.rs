@@ -56,11 +56,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let name = machine.name.clone();
     let base = Base {
         machine,
-        weights: args.load.weights.clone(),
+        weights: args.load.weights(&source.program).to_owned(),
         kv: args.load.kv.clone(),
         ctx: args.load.ctx(),
         rows: args.load.rows(),
         sequences: args.load.sequences(),
+        also: args.load.also()?,
+        state: args.load.state.clone(),
+        skew: args.load.skew,
     };
     let points = sweep(&source.program, &base, &axes, &args.pareto)?;
     if let Some(path) = &args.html {

@@ -1,23 +1,17 @@
 //! Calibration: a machine's knobs from how long a real engine took for commands of each kind.
 //!
-//! A bench file gives, for models of different sizes, the microseconds of a decode step by command kind and the read
-//! bandwidth of the same run. Each kind's time is a sum over its commands of a fixed part and a part in proportion to its
-//! work, so that fixed time and rate follow from a line through the models by least squares of relative errors:
-//!
-//! | kinds | fixed part | proportional to | knobs |
-//! |---|---|---|---|
-//! | matvec, routed_matvec | each command | bytes over read bandwidth | `weights.ramp_us`, `weights.efficiency` |
-//! | vector unit, cache_append | each command | micro-operations | `sequencer.command_us`, `vector.lanes` |
-//! | attend | each command | multiply-accumulates | `kv.ramp_us`, `attend.lanes`, `attend.softmax_lanes` |
-//! | conv | as the vector unit | multiply-accumulates | `conv.lanes` |
-//! | delta | as the vector unit | multiply-accumulates | `delta.lanes` |
+//! A bench file gives, for models of different sizes, the microseconds of decode steps of several batches whole and by
+//! kind of command, those of a prompt, and what the device reads and multiplies in the same run. The knobs [`FITTED`] are
+//! found by least squares of the logarithms of predicted over measured times, of steps and of their kinds; bandwidth and
+//! multiply rate are each run's own.
 
-use crate::machine::{Knob, Machine, Provenance};
+use crate::least_squares::descend;
+use crate::machine::{Kind, Knob, Machine, Provenance};
 use crate::price::price;
 use crate::{Formats, Load, Logits, Subject, TwinError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use wordline_ir::Program;
+use wordline_ir::{Numerics, Program};
 
 /// A bench run of one model, as `bench --json` reports it; keys that are not needed are passed over.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -28,13 +22,22 @@ pub struct Bench {
     /// Or the name of its shape.
     #[serde(default)]
     pub shape: Option<String>,
+    /// The numerics that it ran under; without them the defaults.
+    #[serde(default)]
+    pub numerics: Option<Numerics>,
     /// Positions that a step sees.
     #[serde(default = "usual_ctx")]
     pub ctx: u64,
     /// Read bandwidth, measured in turns with the steps.
     pub limit_bytes_per_s: f64,
+    /// Multiply-accumulates a second of the array unit on operands at hand, each counted once a limb.
+    #[serde(default)]
+    pub array_macs_per_s: Option<f64>,
     /// Decode steps.
     pub decode: Vec<Decode>,
+    /// A prompt taken in.
+    #[serde(default)]
+    pub prefill: Option<Prefill>,
 }
 
 fn usual_ctx() -> u64 {
@@ -48,8 +51,18 @@ pub struct Decode {
     pub batch: u64,
     /// Rows a second.
     pub tokens_per_s: f64,
-    /// Microseconds a step, by command kind.
-    pub us_by_command: BTreeMap<String, f64>,
+    /// Microseconds a step, by command kind; none where the device does not say.
+    #[serde(default)]
+    pub us_by_command: Option<BTreeMap<String, f64>>,
+}
+
+/// A prompt taken in as one step.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Prefill {
+    /// Rows of it.
+    pub rows: u64,
+    /// Rows a second.
+    pub rows_per_s: f64,
 }
 
 /// The bench runs of a text: one report or a list of them.
@@ -90,12 +103,55 @@ pub struct Run<'a> {
     pub ctx: u64,
     /// Read bandwidth of the run, bytes a second.
     pub limit: f64,
+    /// Multiply-accumulates a second of the array in the run, each counted once a limb.
+    pub array: Option<f64>,
     /// Sequences.
     pub batch: u64,
+    /// Rows of each: 1, or a prompt's.
+    pub rows: u64,
     /// Microseconds a step: whole, and by kind.
     pub step_us: f64,
     /// See `step_us`.
     pub us: BTreeMap<String, f64>,
+}
+
+impl Run<'_> {
+    fn load(&self) -> Result<Load, TwinError> {
+        // Prompts read out the logits of their last row, decode steps those of every sequence.
+        Load::even(self.batch, self.rows, self.ctx, Logits::Last)
+    }
+}
+
+impl Bench {
+    /// The runs of a report on the step `subject`: its decode steps that `batches` lets in, and its prompt.
+    #[must_use]
+    pub fn runs<'a>(&self, subject: &'a Subject, batches: impl Fn(u64) -> bool) -> Vec<Run<'a>> {
+        let run = |batch: u64, rows: u64, ctx: u64, step_us: f64, us: BTreeMap<String, f64>| Run {
+            name: self.name().to_owned(),
+            subject,
+            ctx,
+            limit: self.limit_bytes_per_s,
+            array: self.array_macs_per_s,
+            batch,
+            rows,
+            step_us,
+            us,
+        };
+        let of = |d: &Decode| {
+            run(
+                d.batch,
+                1,
+                self.ctx,
+                1e6 * d.batch as f64 / d.tokens_per_s,
+                d.us_by_command.clone().unwrap_or_default(),
+            )
+        };
+        let mut runs: Vec<Run<'a>> = self.decode.iter().filter(|d| batches(d.batch)).map(of).collect();
+        if let Some(p) = self.prefill.as_ref().filter(|p| p.rows > 1) {
+            runs.push(run(1, p.rows, 0, 1e6 * p.rows as f64 / p.rows_per_s, BTreeMap::new()));
+        }
+        runs
+    }
 }
 
 /// Predicted against measured for a run.
@@ -105,6 +161,10 @@ pub struct Checked {
     pub run: String,
     /// Sequences.
     pub batch: u64,
+    /// Rows of each: 1, or a prompt's.
+    pub rows: u64,
+    /// Positions of each before the step.
+    pub ctx: u64,
     /// Milliseconds a step, measured.
     pub measured_ms: f64,
     /// By the machine fitted on all runs.
@@ -121,12 +181,15 @@ impl Checked {
     }
 }
 
-/// The knobs that a calibration fits.
+/// The knobs that a calibration fits. One that no run tells of stays where it was.
 pub const FITTED: &[Knob] = &[
     Knob::CommandUs,
     Knob::WeightsEfficiency,
     Knob::WeightsRamp,
+    Knob::Utilisation,
+    Knob::Overlap,
     Knob::VectorLanes,
+    Knob::VectorLatency,
     Knob::KvRamp,
     Knob::AttendLanes,
     Knob::SoftmaxLanes,
@@ -134,6 +197,13 @@ pub const FITTED: &[Knob] = &[
     Knob::DeltaLanes,
     Knob::HostStepUs,
 ];
+
+/// Weight of a kind's time beside its step's: kinds say where the time goes, the step how much there is.
+const KIND: f64 = 0.5;
+/// How strongly a knob is held where it was: what no run tells of stays.
+const HOLD: f64 = 0.01;
+/// Where a knob starts that was zero.
+const SOME: f64 = 0.5;
 
 /// A calibrated machine with how well it fits.
 #[derive(Clone, Debug)]
@@ -146,122 +216,73 @@ pub struct Calibration {
     pub median: (f64, f64),
 }
 
-/// Samples of one line: relative least squares of `us = fixed * count + slope * amount`.
-#[derive(Default)]
-struct Line(Vec<(f64, f64, f64)>);
-
-impl Line {
-    /// Fixed part and slope, neither below zero; none without samples.
-    fn solve(&self) -> Option<(f64, f64)> {
-        let samples: Vec<_> = self.0.iter().filter(|s| s.2 > 0.0 && (s.0 > 0.0 || s.1 > 0.0)).collect();
-        if samples.is_empty() {
-            return None;
-        }
-        let (mut cc, mut ca, mut aa, mut c1, mut a1) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for (count, amount, us) in samples {
-            // Divided by what was measured, each sample wants 1.
-            let (c, a) = (count / us, amount / us);
-            (cc, ca, aa, c1, a1) = (cc + c * c, ca + c * a, aa + a * a, c1 + c, a1 + a);
-        }
-        let det = cc * aa - ca * ca;
-        let both = (det > 1e-9 * cc * aa).then(|| ((c1 * aa - a1 * ca) / det, (a1 * cc - c1 * ca) / det));
-        let square = |(x, y): (f64, f64)| x * x * cc + 2.0 * x * y * ca + y * y * aa - 2.0 * (x * c1 + y * a1);
-        match both {
-            Some((fixed, slope)) if fixed >= 0.0 && slope >= 0.0 => Some((fixed, slope)),
-            // The best on an edge: one of them is zero.
-            _ => {
-                let ends = [(if cc > 0.0 { c1 / cc } else { 0.0 }, 0.0), (0.0, if aa > 0.0 { a1 / aa } else { 0.0 })];
-                ends.into_iter().min_by(|a, b| square(*a).total_cmp(&square(*b)))
-            }
-        }
+/// A machine under a run's own conditions: its read bandwidth, and the rate of its array where that was measured.
+fn under(machine: &Machine, run: &Run<'_>) -> Result<Machine, TwinError> {
+    let mut machine = machine.clone();
+    machine.set(Knob::PeakGbps, run.limit / 1e9, Provenance::Measured)?;
+    if let Some(rate) = run.array {
+        let lanes = machine.get(Knob::LanesN) * machine.get(Knob::LanesK) * machine.get(Knob::CoreMhz) * 1e6;
+        machine.set(Knob::MacsPerLane, rate / lanes, Provenance::Measured)?;
     }
-}
-
-/// The knobs of a machine like `base`, fitted on the runs, at each run's own read bandwidth.
-fn fit(base: &Machine, runs: &[&Run<'_>]) -> Result<Machine, TwinError> {
-    let mut machine = base.clone();
-    let cycles_us = machine.get(Knob::CoreMhz);
-    let (mut array, mut vector, mut attend) = (Line::default(), Line::default(), Line::default());
-    let (mut conv, mut delta) = (Line::default(), Line::default());
-    let mut beside = Vec::new();
-    for run in runs {
-        let mut sums: BTreeMap<&str, [f64; 4]> = BTreeMap::new();
-        let load = Load::even(run.batch, 1, run.ctx, Logits::All)?;
-        let mut at = machine.clone();
-        at.set(Knob::PeakGbps, run.limit / 1e9, Provenance::Measured)?;
-        at.set(Knob::VectorLanes, 1.0, Provenance::Measured)?;
-        let price = price(run.subject, &at, &load)?;
-        for (index, command) in run.subject.commands().iter().enumerate() {
-            let cost = price.of(run.subject, index);
-            let sum = sums.entry(command.info().mnemonic).or_default();
-            sum[0] += 1.0;
-            sum[1] += cost.moved.memory() as f64 / run.limit * 1e6;
-            sum[2] += cost.macs as f64;
-            sum[3] += cost.compute as f64;
-        }
-        for (kind, us) in &run.us {
-            let Some([count, read_us, macs, ops]) = sums.get(kind.as_str()).copied() else { continue };
-            match kind.as_str() {
-                "matvec" | "routed_matvec" => array.0.push((count, read_us, *us)),
-                "attend" => attend.0.push((count, macs, *us)),
-                "conv" => conv.0.push((count, macs, *us)),
-                "delta" => delta.0.push((count, macs, *us)),
-                _ => vector.0.push((count, ops, *us)),
-            }
-        }
-        beside.push((run.step_us - run.us.values().sum::<f64>()).max(0.0));
-    }
-    let mut set = |knob: Knob, value: f64| {
-        let info = knob.info();
-        machine.set(knob, value.clamp(info.min, info.max), Provenance::Fitted)
-    };
-    // Vector commands first: their fixed part is what every command has.
-    let common = match vector.solve() {
-        Some((fixed, slope)) => {
-            set(Knob::CommandUs, fixed)?;
-            if slope > 0.0 {
-                set(Knob::VectorLanes, (1.0 / (slope * cycles_us)).round().max(1.0))?;
-            }
-            fixed
-        }
-        None => base.get(Knob::CommandUs),
-    };
-    if let Some((fixed, slope)) = array.solve() {
-        set(Knob::WeightsRamp, (fixed - common).max(0.0))?;
-        if slope > 0.0 {
-            set(Knob::WeightsEfficiency, (1.0 / slope).min(1.0))?;
-        }
-    }
-    let lanes = |slope: f64| (1.0 / (slope * cycles_us)).round().max(1.0);
-    if let Some((fixed, slope)) = attend.solve() {
-        set(Knob::KvRamp, (fixed - common).max(0.0))?;
-        if slope > 0.0 {
-            set(Knob::AttendLanes, lanes(slope))?;
-            set(Knob::SoftmaxLanes, lanes(slope))?;
-        }
-    }
-    // Caches and states lie near the processor: what their commands take beyond a fixed time is said by lanes alone.
-    set(Knob::KvEfficiency, 1.0)?;
-    set(Knob::StateEfficiency, 1.0)?;
-    for (line, knob) in [(conv, Knob::ConvLanes), (delta, Knob::DeltaLanes)] {
-        // Each command's fixed time is known already.
-        let left = |s: &(f64, f64, f64)| (0.0, s.1, (s.2 - common * s.0).max(0.01 * s.2));
-        let line = Line(line.0.iter().map(left).collect());
-        if let Some((_, slope)) = line.solve().filter(|s| s.1 > 0.0) {
-            set(knob, lanes(slope))?;
-        }
-    }
-    beside.sort_by(f64::total_cmp);
-    set(Knob::HostStepUs, beside.get(beside.len() / 2).copied().unwrap_or(0.0))?;
     Ok(machine)
 }
 
-/// Milliseconds of a run's step on a machine, at the run's own read bandwidth.
+/// Microseconds of a run's step on a machine, and of its kinds of commands.
+fn times(machine: &Machine, run: &Run<'_>) -> Result<(f64, BTreeMap<&'static str, f64>), TwinError> {
+    let price = price(run.subject, machine, &run.load()?)?;
+    let us = |cycles: u64| cycles as f64 / machine.get(Knob::CoreMhz);
+    let mut kinds = BTreeMap::new();
+    for (command, spent) in run.subject.commands().iter().zip(&price.spent) {
+        *kinds.entry(command.info().mnemonic).or_insert(0.0) += us(*spent);
+    }
+    Ok((us(price.cycles), kinds))
+}
+
+/// The knobs of a machine like `base`, fitted on the runs, each under its own conditions.
+fn fit(base: &Machine, runs: &[&Run<'_>]) -> Result<Machine, TwinError> {
+    let bounds = |knob: &Knob| {
+        let info = knob.info();
+        (info.min.max(1e-3), info.max.min(1e6))
+    };
+    let limits: Vec<(f64, f64)> = FITTED.iter().map(bounds).collect();
+    let start: Vec<f64> = FITTED
+        .iter()
+        .zip(&limits)
+        // From nothing no share of it leads away.
+        .map(|(k, b)| if base.get(*k) > 0.0 { base.get(*k).clamp(b.0, b.1) } else { SOME })
+        .collect();
+    let machines = runs.iter().map(|run| under(base, run)).collect::<Result<Vec<_>, _>>()?;
+    let mut values = start.clone();
+    let shares: Vec<f64> = runs.iter().map(|run| run.us.values().sum::<f64>().max(f64::MIN_POSITIVE)).collect();
+    descend(&mut values, &limits, |values| {
+        let mut residuals = Vec::new();
+        for ((run, machine), whole) in runs.iter().zip(&machines).zip(&shares) {
+            let mut machine = machine.clone();
+            FITTED.iter().zip(values).for_each(|(knob, value)| {
+                machine.replace(*knob, *value);
+            });
+            let (step, kinds) = times(&machine, run)?;
+            residuals.push((step / run.step_us).ln());
+            for (kind, us) in &run.us {
+                if let Some(said) = kinds.get(kind.as_str()).filter(|said| **said > 0.0 && *us > 0.0) {
+                    residuals.push(KIND * (us / whole).sqrt() * (said / us).ln());
+                }
+            }
+        }
+        residuals.extend(values.iter().zip(&start).map(|(value, start)| HOLD * (value / start).ln()));
+        Ok(residuals)
+    })?;
+    let mut machine = base.clone();
+    for (knob, value) in FITTED.iter().zip(values) {
+        let whole = knob.info().kind != Kind::Real;
+        machine.set(*knob, if whole { value.round().max(1.0) } else { value }, Provenance::Fitted)?;
+    }
+    Ok(machine)
+}
+
+/// Milliseconds of a run's step on a machine, under the run's own conditions.
 fn predicted(machine: &Machine, run: &Run<'_>) -> Result<f64, TwinError> {
-    let mut machine = machine.clone();
-    machine.set(Knob::PeakGbps, run.limit / 1e9, Provenance::Measured)?;
-    let load = Load::even(run.batch, 1, run.ctx, Logits::All)?;
-    Ok(1e3 * price(run.subject, &machine, &load)?.seconds(&machine))
+    Ok(times(&under(machine, run)?, run)?.0 / 1e3)
 }
 
 /// Calibrate a machine like `base` on runs of an engine; runs of one model are left out together.
@@ -281,14 +302,27 @@ pub fn calibrate(base: &Machine, runs: &[Run<'_>]) -> Result<Calibration, TwinEr
         checked.push(Checked {
             run: run.name.clone(),
             batch: run.batch,
+            rows: run.rows,
+            ctx: run.ctx,
             measured_ms: run.step_us / 1e3,
             fitted_ms: predicted(&machine, run)?,
             left_out_ms: predicted(&left, run)?,
         });
     }
-    let mut limits: Vec<f64> = runs.iter().map(|r| r.limit / 1e9).collect();
-    limits.sort_by(f64::total_cmp);
-    machine.set(Knob::PeakGbps, limits[limits.len() / 2], Provenance::Measured)?;
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    };
+    for (knob, value) in [
+        (Knob::PeakGbps, median(runs.iter().map(|r| r.limit / 1e9).collect())),
+        (Knob::MacsPerLane, median(runs.iter().filter_map(|r| r.array).collect())),
+    ] {
+        let lanes = machine.get(Knob::LanesN) * machine.get(Knob::LanesK) * machine.get(Knob::CoreMhz) * 1e6;
+        let unit = if knob == Knob::MacsPerLane { lanes } else { 1.0 };
+        if let Some(value) = value {
+            machine.set(knob, value / unit, Provenance::Measured)?;
+        }
+    }
     Ok(Calibration { machine, median: medians(&checked), runs: checked })
 }
 
@@ -307,6 +341,8 @@ pub fn check(machine: &Machine, runs: &[Run<'_>]) -> Result<Calibration, TwinErr
             Ok(Checked {
                 run: run.name.clone(),
                 batch: run.batch,
+                rows: run.rows,
+                ctx: run.ctx,
                 measured_ms: run.step_us / 1e3,
                 fitted_ms: ms,
                 left_out_ms: ms,
@@ -331,5 +367,5 @@ fn medians(checked: &[Checked]) -> (f64, f64) {
 /// # Errors
 /// The program cannot be read.
 pub fn subject(program: &Program) -> Result<Subject, TwinError> {
-    Subject::new(program, &Formats::engine())
+    Subject::new(program, &Formats::of_program(program))
 }

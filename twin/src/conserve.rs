@@ -124,11 +124,13 @@ fn bytes(subject: &Subject, rates: &Rates<'_>, load: &Load, price: &Price) -> Re
         if let Some(c) = layer.cache {
             // Positions read by attention, and the row's own appended.
             let of = |n| formats.kv.cache_bytes(c.kv_heads as u64, c.head_dim as u64, c.v_dim as u64, n);
-            owed_kv += of(load.read(c.window.unwrap_or(0) as u64, sharers)) + of(load.rows());
+            let read = of(load.read(c.window.unwrap_or(0) as u64, sharers));
+            owed_kv = owed_kv.saturating_add(read).saturating_add(of(load.rows()));
         }
         let memory = layer.memory.map_or(0, |m| (m.heads * m.key_dim * m.value_dim) as u64);
         let ring = state_elements(layer) - memory;
-        owed_state += 2 * formats.state.flat_bytes(uses * ring) + 2 * trips * formats.state.flat_bytes(uses * memory);
+        let of = |elements: u64| formats.state.flat_bytes(uses.saturating_mul(elements)).saturating_mul(2);
+        owed_state = owed_state.saturating_add(of(ring)).saturating_add(of(memory).saturating_mul(trips));
     }
     // Several attentions over one cache read it each.
     if devices == 1 && kv < owed_kv {

@@ -63,6 +63,18 @@ pub enum TwinError {
         /// What would fit.
         hint: String,
     },
+    /// Further than the twin counts.
+    #[error("{part} comes to {given} {what}, and the twin counts to {limit}: a knob or the load is out of all reach")]
+    Reach {
+        /// A command by index and mnemonic, a hop, or the host.
+        part: String,
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        given: u64,
+        /// How many there may be.
+        limit: u64,
+    },
     /// A split that the program does not allow.
     #[error("parallel: {0}")]
     Parallel(String),

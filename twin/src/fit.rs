@@ -30,25 +30,25 @@ impl Held {
 
 /// What the fullest device holds.
 pub(crate) fn held(subject: &Subject, machine: &Machine, load: &Load, ranges: &[Range<usize>]) -> Held {
-    let group = machine.get(Knob::Tensor) as u64;
-    let room = (machine.get(Knob::CapacityGb) - machine.get(Knob::ReservedGb)) * 1e9;
     let mut fullest = Held::default();
     for (stage, range) in ranges.iter().enumerate() {
-        let end = range.end.min(subject.layer_bytes.len());
-        let layers = subject.layer_bytes[range.start.min(end)..end].iter().fold(0_u64, |sum, b| sum.saturating_add(*b));
-        let weights = layers.saturating_add(if stage == 0 { subject.outside_bytes } else { 0 });
-        let (kv, state) = subject.kept(load, range.clone());
-        let held = Held {
-            weights: weights.div_ceil(group),
-            kv: kv.div_ceil(group),
-            state: state.div_ceil(group),
-            room: room as u64,
-        };
+        let held = of_stage(subject, machine, load, range, stage == 0);
         if held.all() >= fullest.all() {
             fullest = held;
         }
     }
     fullest
+}
+
+/// What a device of a stage holds; `ends`: embedding and head beside its layers.
+pub(crate) fn of_stage(subject: &Subject, machine: &Machine, load: &Load, layers: &Range<usize>, ends: bool) -> Held {
+    let group = machine.get(Knob::Tensor) as u64;
+    let room = (machine.get(Knob::CapacityGb) - machine.get(Knob::ReservedGb)) * 1e9;
+    let end = layers.end.min(subject.layer_bytes.len());
+    let bytes = subject.layer_bytes[layers.start.min(end)..end].iter().fold(0_u64, |sum, b| sum.saturating_add(*b));
+    let weights = bytes.saturating_add(if ends { subject.outside_bytes } else { 0 });
+    let (kv, state) = subject.kept(load, layers.clone());
+    Held { weights: weights.div_ceil(group), kv: kv.div_ceil(group), state: state.div_ceil(group), room: room as u64 }
 }
 
 /// Refuse what does not fit.
@@ -58,11 +58,15 @@ pub(crate) fn check(
     load: &Load,
     ranges: &[Range<usize>],
 ) -> Result<(), TwinError> {
-    let held = held(subject, machine, load, ranges);
+    refuse(machine, held(subject, machine, load, ranges), ranges.len() as u64)
+}
+
+/// Refuse what a device of one of so many stages has no room for.
+pub(crate) fn refuse(machine: &Machine, held: Held, stages: u64) -> Result<(), TwinError> {
     if held.all() <= held.room {
         return Ok(());
     }
-    let devices = machine.get(Knob::Tensor) as u64 * ranges.len() as u64;
+    let devices = machine.get(Knob::Tensor) as u64 * stages;
     let hint = if held.weights > held.room {
         let least = (held.weights.saturating_mul(devices)).div_ceil(held.room.max(1));
         format!("narrower weights, or at least {least} devices (parallel.tensor, parallel.stages), would do")

@@ -3,7 +3,7 @@
 
 use crate::TwinError;
 use serde::Serialize;
-use wordline_ir::ActFormat;
+use wordline_ir::{ActFormat, Program, WeightFormat};
 
 /// Token-rows of the engine's tiles, and elements of its blocks.
 const TILE: u64 = 16;
@@ -52,7 +52,7 @@ const fn tiles(name: &'static str, bits: u64, group: u64, about: &'static str) -
     Format { name, layout, element_bits: bits as u32, group: group as u32, operand_bits: 0, runs: true, about }
 }
 
-/// Every format of weights by name. Beside them `bits:B` prices B bits an element with 16-bit operands.
+/// Every format of weights by name, the engine's first in the order of [`WeightFormat`]. Beside them `bits:B` prices B bits an element with 16-bit operands.
 pub const WEIGHT_FORMATS: &[Format] = &[
     tiles("int8", 8, BLOCK, "the engine's: int8, blocks of 32, a scale byte a block, tiles of 16 rows"),
     tiles(
@@ -70,8 +70,6 @@ pub const WEIGHT_FORMATS: &[Format] = &[
     flat("int4-g32", 5_000, 4, 32, 16, "int4, groups of 32 with 16-bit scale and zero, widened to 16 bits"),
     flat("int4-g128", 4_250, 4, 128, 16, "int4, groups of 128 with 16-bit scale and zero, widened to 16 bits"),
     flat("awq", 4_156, 4, 128, 16, "int4, groups of 128 with 16-bit scale and 4-bit zero, widened to 16 bits"),
-    flat("int4-b32", 4_250, 4, 32, 8, "int4, blocks of 32 with a scale byte"),
-    flat("int4-b16", 4_500, 4, 16, 8, "int4, blocks of 16 with a scale byte"),
     flat("q8_0", 8_500, 8, 32, 8, "int8, blocks of 32 with a 16-bit scale"),
     flat("q4_0", 4_500, 4, 32, 8, "int4, blocks of 32 with a 16-bit scale"),
     flat("q4_k", 4_500, 4, 32, 8, "int4, blocks of 32 in groups of 256 with 6-bit scales and minima"),
@@ -210,10 +208,25 @@ impl Formats {
         })
     }
 
-    /// What the engine runs.
+    /// What the engine runs a program of the default numerics in.
     #[must_use]
     pub fn engine() -> Formats {
-        Formats { weights: WEIGHT_FORMATS[0], exceptions: Vec::new(), kv: KV_FORMATS[0], state: STATE_FORMATS[0] }
+        Formats::stored(WeightFormat::Int8)
+    }
+
+    /// What the engine runs a program in.
+    #[must_use]
+    pub fn of_program(program: &Program) -> Formats {
+        Formats::stored(program.identity.numerics.weights)
+    }
+
+    fn stored(weights: WeightFormat) -> Formats {
+        let place = match weights {
+            WeightFormat::Int8 => 0,
+            WeightFormat::Code4 => 1,
+            WeightFormat::E2m1 => 2,
+        };
+        Formats { weights: WEIGHT_FORMATS[place], exceptions: Vec::new(), kv: KV_FORMATS[0], state: STATE_FORMATS[0] }
     }
 
     /// The format of a tensor.

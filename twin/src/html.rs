@@ -1,25 +1,20 @@
-//! A sweep as one HTML page that needs nothing else: plots in SVG, and the table.
+//! A sweep as one HTML page that needs nothing else: plots in SVG, and a table that sorts itself.
 
-use crate::sweep::{Axis, Point};
+mod plot;
+
+use crate::sweep::{Axis, OBJECTIVES, Point};
+use plot::{Label, Mark, Series, plot};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-const COLOURS: [&str; 8] = ["#1b6ca8", "#c8553d", "#3c8d5a", "#8a5fbf", "#b8860b", "#4a4a4a", "#d16ba5", "#2aa198"];
-const WIDTH: f64 = 680.0;
-const HEIGHT: f64 = 380.0;
-/// Room for numbers at the left and below.
-const LEFT: f64 = 70.0;
-const BELOW: f64 = 45.0;
-/// Lines that a plot draws at most.
+/// Lines that a plot draws at most, and marks of one cloud.
 const LINES: usize = 24;
+const MARKS: usize = 20_000;
+/// Points that the table shows at most, those of the front first.
+const ROWS: usize = 5_000;
 
-/// One mark of a plot.
-struct Mark {
-    x: f64,
-    y: f64,
-    text: String,
-    front: bool,
-}
+const STYLE: &str = include_str!("html/page.css");
+const SCRIPT: &str = include_str!("html/table.js");
 
 /// The page.
 #[must_use]
@@ -32,33 +27,73 @@ pub fn html(title: &str, axes: &[Axis], points: &[Point], objectives: &[String])
 
 fn page(out: &mut String, title: &str, axes: &[Axis], points: &[Point], objectives: &[String]) -> std::fmt::Result {
     let title = escape(title);
-    write!(out, "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>")?;
-    out.push_str("body{font:14px/1.5 system-ui,sans-serif;margin:2em;max-width:72em}table{border-collapse:collapse}");
-    out.push_str("td,th{padding:.15em .6em;text-align:right;border-bottom:1px solid #ddd}tr.front{background:#eef6ee}");
-    out.push_str("tr.refused{color:#999}svg{background:#fbfbfb;margin:.5em 0}text{font:11px system-ui,sans-serif}</style></head><body>");
+    write!(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">")?;
+    write!(out, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
+    writeln!(out, "<title>{title}</title><style>{STYLE}</style></head><body><main>")?;
+    writeln!(out, "<h1>{title}</h1>")?;
     let refused = points.iter().filter(|p| p.refused.is_some()).count();
     let front = points.iter().filter(|p| p.front).count();
-    writeln!(out, "<h1>{title}</h1><p>{} points, {refused} refused, {front} on the front.</p>", points.len())?;
+    out.push_str("<ul class=\"cards\">");
+    card(out, &points.len().to_string(), "points")?;
+    card(out, &front.to_string(), "on the front")?;
+    card(out, &refused.to_string(), "refused")?;
+    let best = points.iter().filter_map(|p| p.figures.map(|f| (f.tokens_per_s, p)));
+    if let Some((rate, point)) = best.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        card(out, &short(rate), &format!("tokens/s at most, {}", label(axes, point)))?;
+    }
+    out.push_str("</ul>\n");
+    cloud(out, axes, points, objectives)?;
     for (index, axis) in axes.iter().enumerate() {
-        if axis.values.len() > 1 && axis.values.iter().all(|v| v.parse::<f64>().is_ok()) {
-            writeln!(out, "<h2>Tokens a second over {}</h2>", escape(&axis.name))?;
+        if axis.values.len() > 1 && axis.numeric() {
+            writeln!(out, "<section><h2>tokens/s over {}</h2>", escape(&axis.name))?;
             lines(out, axes, points, index)?;
+            out.push_str("</section>\n");
         }
     }
-    if let [x, y, ..] = objectives {
-        writeln!(out, "<h2>{} against {}</h2><p>The front is ringed.</p>", escape(y), escape(x))?;
-        let marks: Vec<Mark> = points
-            .iter()
-            .filter_map(|p| {
-                let figures = p.figures.as_ref()?;
-                Some(Mark { x: figures.named(x)?, y: figures.named(y)?, text: label(axes, p), front: p.front })
-            })
-            .collect();
-        plot(out, &[(String::new(), marks)], x, y, false)?;
-    }
     table(out, axes, points)?;
-    out.push_str("</body></html>\n");
+    writeln!(out, "</main><script>{SCRIPT}</script></body></html>")
+}
+
+fn card(out: &mut String, figure: &str, what: &str) -> std::fmt::Result {
+    write!(out, "<li><b>{}</b><span>{}</span></li>", escape(figure), escape(what))
+}
+
+/// The points by the first two objectives, and the front among them.
+fn cloud(out: &mut String, axes: &[Axis], points: &[Point], objectives: &[String]) -> std::fmt::Result {
+    let [x, y, ..] = objectives else { return Ok(()) };
+    let mark = |p: &Point| {
+        let figures = p.figures.as_ref()?;
+        Some(Mark { x: figures.named(x)?, y: figures.named(y)?, text: label(axes, p), front: p.front })
+    };
+    let mut marks: Vec<Mark> = points.iter().filter_map(mark).collect();
+    // Where there are too many to draw, the front stays.
+    marks.sort_by_key(|m| !m.front);
+    let left_out = marks.len().saturating_sub(MARKS);
+    marks.truncate(MARKS);
+    let mut front: Vec<Mark> = marks.iter().filter(|m| m.front).cloned().collect();
+    front.sort_by(|a, b| a.x.total_cmp(&b.x).then(a.y.total_cmp(&b.y)));
+    writeln!(out, "<section><h2>{} against {}</h2>", escape(y), escape(x))?;
+    out.push_str("<p>The points that no other beats are ringed and joined.");
+    if objectives.len() > 2 {
+        write!(out, " They are chosen by {}.", escape(&objectives.join(", ")))?;
+    }
+    if left_out > 0 {
+        write!(out, " {left_out} points beside the front are in the table alone.")?;
+    }
+    out.push_str("</p>\n");
+    let series = [
+        Series { name: "all points".into(), marks, joined: false, class: "all" },
+        // A joined line over more than two objectives would join points that have nothing to do with each other.
+        Series { name: "front".into(), marks: front, joined: objectives.len() == 2, class: "front" },
+    ];
+    plot(out, &series, &Label::of(x, unit(x)), &Label::of(y, unit(y)))?;
+    out.push_str("</section>\n");
     Ok(())
+}
+
+/// Unit of an objective.
+fn unit(name: &str) -> &'static str {
+    OBJECTIVES.iter().find(|o| o.name == name).map_or("", |o| o.unit)
 }
 
 /// Tokens a second over one axis, a line for each choice of the others.
@@ -70,16 +105,22 @@ fn lines(out: &mut String, axes: &[Axis], points: &[Point], index: usize) -> std
             .iter()
             .zip(&point.at)
             .enumerate()
-            .filter(|(i, _)| *i != index)
+            .filter(|(i, (axis, _))| *i != index && axis.values.len() > 1)
             .map(|(_, (axis, value))| format!("{}={value}", axis.name))
             .collect();
         let mark = Mark { x, y: figures.tokens_per_s, text: label(axes, point), front: false };
         series.entry(others.join(" ")).or_default().push(mark);
     }
     let more = series.len().saturating_sub(LINES);
-    let mut series: Vec<(String, Vec<Mark>)> = series.into_iter().take(LINES).collect();
-    series.iter_mut().for_each(|(_, marks)| marks.sort_by(|a, b| a.x.total_cmp(&b.x)));
-    plot(out, &series, &axes[index].name, "tokens_per_s", true)?;
+    let series: Vec<Series> = series
+        .into_iter()
+        .take(LINES)
+        .map(|(name, mut marks)| {
+            marks.sort_by(|a, b| a.x.total_cmp(&b.x));
+            Series { name, marks, joined: true, class: "line" }
+        })
+        .collect();
+    plot(out, &series, &Label::of(&axes[index].name, axes[index].unit()), &Label::of("tokens_per_s", "tokens/s"))?;
     if more > 0 {
         writeln!(out, "<p>{more} more lines are in the table alone.</p>")?;
     }
@@ -88,145 +129,65 @@ fn lines(out: &mut String, axes: &[Axis], points: &[Point], index: usize) -> std
 
 fn label(axes: &[Axis], point: &Point) -> String {
     let parts: Vec<String> = axes.iter().zip(&point.at).map(|(axis, value)| format!("{}={value}", axis.name)).collect();
-    parts.join(" ")
-}
-
-/// A scale of one direction: logarithmic where the values are positive and far apart.
-struct Scale {
-    low: f64,
-    high: f64,
-    log: bool,
-}
-
-impl Scale {
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Scale {
-        let low = values.clone().fold(f64::INFINITY, f64::min);
-        let high = values.fold(f64::NEG_INFINITY, f64::max);
-        let log = low > 0.0 && high / low > 4.0;
-        let pad = if high > low { 0.0 } else { (low.abs() * 0.5).max(0.5) };
-        if log { Scale { low, high, log } } else { Scale { low: low.min(0.0), high: high + pad, log } }
-    }
-
-    fn at(&self, value: f64) -> f64 {
-        let map = |v: f64| if self.log { v.ln() } else { v };
-        let (low, high) = (map(self.low), map(self.high));
-        if high > low { (map(value) - low) / (high - low) } else { 0.5 }
-    }
-
-    fn ticks(&self) -> Vec<f64> {
-        let step = |i: f64| {
-            let t = i / 5.0;
-            if self.log {
-                (self.low.ln() + t * (self.high / self.low).ln()).exp()
-            } else {
-                self.low + t * (self.high - self.low)
-            }
-        };
-        (0..=5).map(|i| step(f64::from(i))).collect()
-    }
-}
-
-fn plot(out: &mut String, series: &[(String, Vec<Mark>)], x: &str, y: &str, joined: bool) -> std::fmt::Result {
-    let marks = || series.iter().flat_map(|(_, marks)| marks);
-    if marks().next().is_none() {
-        return writeln!(out, "<p>Every point is refused.</p>");
-    }
-    let (xs, ys) = (Scale::of(marks().map(|m| m.x)), Scale::of(marks().map(|m| m.y)));
-    let px = |v: f64| LEFT + xs.at(v) * (WIDTH - LEFT - 20.0);
-    let py = |v: f64| HEIGHT - BELOW - ys.at(v) * (HEIGHT - BELOW - 20.0);
-    writeln!(out, "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">")?;
-    for tick in xs.ticks() {
-        let at = px(tick);
-        writeln!(
-            out,
-            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"20\" y2=\"{:.1}\" stroke=\"#ddd\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            HEIGHT - BELOW,
-            HEIGHT - BELOW + 15.0,
-            short(tick)
-        )?;
-    }
-    for tick in ys.ticks() {
-        let at = py(tick);
-        writeln!(
-            out,
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - 20.0,
-            LEFT - 6.0,
-            at + 4.0,
-            short(tick)
-        )?;
-    }
-    writeln!(
-        out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-        WIDTH / 2.0,
-        HEIGHT - 8.0,
-        escape(x)
-    )?;
-    writeln!(out, "<text x=\"12\" y=\"14\">{}</text>", escape(y))?;
-    for (index, (name, marks)) in series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        if joined {
-            let path: Vec<String> = marks.iter().map(|m| format!("{:.1},{:.1}", px(m.x), py(m.y))).collect();
-            writeln!(
-                out,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"><title>{}</title></polyline>",
-                path.join(" "),
-                escape(name)
-            )?;
-        }
-        for m in marks {
-            let ring = if m.front { " stroke=\"#c00\" stroke-width=\"2\"" } else { "" };
-            writeln!(
-                out,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{colour}\"{ring}><title>{}: {} {}</title></circle>",
-                px(m.x),
-                py(m.y),
-                escape(&m.text),
-                short(m.y),
-                escape(y)
-            )?;
-        }
-    }
-    writeln!(out, "</svg>")
+    if parts.is_empty() { "as described".into() } else { parts.join(" ") }
 }
 
 fn table(out: &mut String, axes: &[Axis], points: &[Point]) -> std::fmt::Result {
-    out.push_str("<h2>Points</h2><table><tr>");
-    for axis in axes {
-        write!(out, "<th>{}</th>", escape(&axis.name))?;
+    out.push_str("<section><h2>Points</h2><p><label><input type=\"checkbox\" id=\"only\"> only the front</label>");
+    out.push_str(" A click on a heading sorts.");
+    let mut shown: Vec<&Point> = points.iter().collect();
+    if shown.len() > ROWS {
+        shown.sort_by_key(|p| !p.front);
+        shown.truncate(ROWS);
+        write!(out, " {} points are left out here and stand in the CSV.", points.len() - ROWS)?;
     }
-    out.push_str(
-        "<th>tokens/s</th><th>ms a step</th><th>J a token</th><th>W</th><th>mm2</th><th>naive tokens/s</th></tr>\n",
-    );
-    for point in points {
-        let class = if point.front {
-            "front"
-        } else if point.refused.is_some() {
-            "refused"
-        } else {
-            ""
+    out.push_str("</p>\n<div class=\"wide\"><table id=\"points\"><thead><tr>");
+    let head = |out: &mut String, name: &str, unit: &str| {
+        let unit = if unit.is_empty() { String::new() } else { format!("<small>{}</small>", escape(unit)) };
+        write!(out, "<th scope=\"col\"><button>{}{unit}</button></th>", escape(name))
+    };
+    for axis in axes {
+        head(out, &axis.name, axis.unit())?;
+    }
+    for objective in OBJECTIVES {
+        head(out, objective.name, objective.unit)?;
+    }
+    head(out, "naive_tokens_per_s", "tokens/s")?;
+    out.push_str("</tr></thead><tbody>\n");
+    for point in shown {
+        let class = match (point.front, &point.refused) {
+            (true, _) => " class=\"front\"",
+            (false, Some(_)) => " class=\"refused\"",
+            (false, None) => "",
         };
-        write!(out, "<tr class=\"{class}\">")?;
+        write!(out, "<tr{class}>")?;
         for value in &point.at {
-            write!(out, "<td>{}</td>", escape(value))?;
+            cell(out, value.parse().ok(), &escape(value))?;
         }
         match (&point.figures, &point.refused) {
-            (Some(f), _) => {
-                for value in
-                    [f.tokens_per_s, f.ms_per_step, f.joules_per_token, f.watts, f.area_mm2, f.naive_tokens_per_s]
-                {
-                    write!(out, "<td>{}</td>", short(value))?;
+            (Some(figures), _) => {
+                for name in OBJECTIVES.iter().map(|o| o.name).chain(["naive_tokens_per_s"]) {
+                    let value = figures.named(name).unwrap_or_default();
+                    cell(out, Some(value), &short(value))?;
                 }
             }
             (None, refused) => {
-                write!(out, "<td colspan=\"6\">{}</td>", escape(refused.as_deref().unwrap_or_default()))?;
+                let reason = escape(refused.as_deref().unwrap_or_default());
+                write!(out, "<td colspan=\"{}\">{reason}</td>", OBJECTIVES.len() + 1)?;
             }
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</table>");
+    out.push_str("</tbody></table></div></section>\n");
     Ok(())
+}
+
+/// A cell with the number that it is sorted by.
+fn cell(out: &mut String, number: Option<f64>, text: &str) -> std::fmt::Result {
+    match number {
+        Some(number) => write!(out, "<td data-n=\"{number}\">{text}</td>"),
+        None => write!(out, "<td>{text}</td>"),
+    }
 }
 
 fn short(value: f64) -> String {

@@ -31,6 +31,10 @@ pub struct Load {
     pub skew: f64,
 }
 
+/// How unevenly experts are picked where nothing else is said. Trained routers have favourites; published batches of one
+/// mixture touch about as many experts as this exponent says (docs/twin.md).
+pub const SKEW: f64 = 0.8;
+
 /// Largest counts that a load may have: far above any step, far below an overflow.
 const MOST: u64 = 1 << 24;
 
@@ -143,6 +147,13 @@ impl Load {
     #[must_use]
     pub(crate) fn share(&self, parts: u64) -> Load {
         let groups = self.groups.iter().map(|g| Sequences { count: g.count.div_ceil(parts), ..*g }).collect();
+        Load { groups, ..self.clone() }
+    }
+
+    /// So many loads like this one together.
+    #[must_use]
+    pub(crate) fn times(&self, count: u64) -> Load {
+        let groups = self.groups.iter().map(|g| Sequences { count: g.count.saturating_mul(count), ..*g }).collect();
         Load { groups, ..self.clone() }
     }
 

@@ -85,7 +85,7 @@ impl Price {
     /// Bytes of the whole step, over all micro-batches and all devices of a stage.
     #[must_use]
     pub fn step_moved(&self) -> Moved {
-        let times = |bytes: u64| bytes * self.micro_batches * self.group;
+        let times = |bytes: u64| bytes.saturating_mul(self.micro_batches).saturating_mul(self.group);
         let m = &self.moved;
         let hops = if self.stages.len() > 1 { self.stages.len() as u64 * self.hop.1 * self.micro_batches } else { 0 };
         Moved {
@@ -94,14 +94,14 @@ impl Price {
             state: times(m.state),
             activations: times(m.activations),
             on_chip: times(m.on_chip),
-            link: times(m.link) + hops,
+            link: times(m.link).saturating_add(hops),
         }
     }
 
     /// Multiply-accumulates of the whole step, over all devices.
     #[must_use]
     pub fn step_macs(&self) -> u64 {
-        self.macs * self.micro_batches * self.group
+        self.macs.saturating_mul(self.micro_batches).saturating_mul(self.group)
     }
 }
 
@@ -150,12 +150,34 @@ pub(crate) fn price_unchecked(
     } else {
         load
     };
+    price_micro(subject, machine, micro, micro_batches, ranges)
+}
+
+/// Price a step of `micro_batches` micro-batches of the load `micro`, all of them on machines of one kind.
+pub(crate) fn price_micro(
+    subject: &Subject,
+    machine: &Machine,
+    micro: &Load,
+    micro_batches: u64,
+    ranges: &[Range<usize>],
+) -> Result<Price, TwinError> {
     let rates = Rates::new(machine, subject, micro);
     let rows = Rows { load: micro, all: micro.rows(), logits: micro.logit_rows() };
     let costs: Vec<Cost> = subject.shapes.iter().map(|shape| cost(&rates, &rows, shape)).collect();
+    for (command, item) in subject.items.iter().enumerate() {
+        if let Some((what, given, limit)) = costs[item.shape as usize].beyond() {
+            let part = format!("command {command}, a {},", subject.commands()[command].info().mnemonic);
+            return Err(TwinError::Reach { part, what, given, limit });
+        }
+    }
+    let within = |part: &str, cycles: u64| {
+        let (limit, _) = Cost::REACH;
+        let refused = || TwinError::Reach { part: part.into(), what: "cycles", given: cycles, limit };
+        (cycles <= limit).then_some(cycles).ok_or_else(refused)
+    };
     let ahead = if machine.flag(Knob::Prefetch) {
         let bytes = rates.at(Knob::PrefetchMib) * f64::from(1 << 20);
-        (bytes / (rates.peak * rates.at(Knob::WeightsEfficiency))) as u64
+        (bytes / rates.weights_rate()) as u64
     } else {
         0
     };
@@ -168,7 +190,10 @@ pub(crate) fn price_unchecked(
         early: vec![0; count],
         stages: Vec::with_capacity(ranges.len()),
         hop: (0, 0),
-        host: whole((rates.at(Knob::HostStepUs) + rates.at(Knob::HostSampleUs) * rows.logits as f64) * rates.us),
+        host: within(
+            "the host's work",
+            whole((rates.at(Knob::HostStepUs) + rates.at(Knob::HostSampleUs) * rows.logits as f64) * rates.us),
+        )?,
         moved: Moved::default(),
         macs: 0,
         computes: [0; 5],
@@ -188,7 +213,7 @@ pub(crate) fn price_unchecked(
             &subject.shapes,
             &price.costs,
             (0..count).filter(on_stage),
-            Ahead { cycles: ahead },
+            Ahead { cycles: ahead, exposed: 1.0 - rates.at(Knob::Overlap) },
             |at, took, before| {
                 cycles += took;
                 (spent[at], early[at]) = (took, before);
@@ -200,12 +225,12 @@ pub(crate) fn price_unchecked(
     }
     if ranges.len() > 1 {
         let bytes = 4 * rows.all * subject.hidden + rates.at(Knob::FramingBytes) as u64;
-        let hop = whole(rates.at(Knob::LinkLatencyUs) * rates.us + bytes as f64 / rates.link);
+        let hop = within("a hop", whole(rates.at(Knob::LinkLatencyUs) * rates.us + bytes as f64 / rates.link))?;
         price.hop = (hop, bytes);
         lap += hop * ranges.len() as u64;
     }
     // Every micro-batch goes round once, and the slowest stage takes them one after the other.
-    price.cycles = lap.max(micro_batches * slowest);
+    price.cycles = lap.max(micro_batches.saturating_mul(slowest));
     for item in &subject.items {
         let number = item.shape as usize;
         let cost = &price.costs[number];

@@ -32,6 +32,8 @@ pub(crate) struct Micro {
     pub exps: u64,
     /// It is a norm: its first pass is repeated `vector.norm_passes - 1` times.
     pub norm: bool,
+    /// No element meets another of its row: a row may be spread over the whole unit.
+    pub spread: bool,
 }
 
 /// All that the price of a command depends on, but the machine and the load.
@@ -442,10 +444,12 @@ fn shape(program: &Program, formats: &Formats, command: &Command, tail: bool, fl
 
 /// The vector unit's micro-operations: one for each element and operation, by what the command computes.
 fn micro(work: &Work, command: &Command) -> Micro {
-    let plain = |elements: u64, ops: u64| Micro { elements, ops, exps: 0, norm: false };
-    let norm = |elements: u64, exps: u64| Micro { elements, ops: 2, exps, norm: true };
+    let plain = |elements: u64, ops: u64| Micro { elements, ops, ..Micro::default() };
+    let norm = |elements: u64, exps: u64| Micro { elements, ops: 2, exps, norm: true, spread: false };
     match *command {
-        Command::Embed { .. } | Command::Scale { .. } | Command::Add { .. } => plain(work.writes, 1),
+        Command::Embed { .. } | Command::Scale { .. } | Command::Add { .. } => {
+            Micro { spread: true, ..plain(work.writes, 1) }
+        }
         Command::Norm { .. } | Command::HeadNorm { .. } | Command::L2Norm { .. } => norm(work.writes, 0),
         Command::GatedNorm { .. } => norm(work.writes, 1),
         // Two products and a sum an element.

@@ -6,7 +6,7 @@
 use crate::machine::{KNOBS, Machine, Provenance};
 use crate::price::price;
 use crate::report::{area, energy};
-use crate::{Formats, Knob, Load, Logits, Subject, TwinError};
+use crate::{Formats, Knob, Load, Logits, Sequences, Subject, TwinError};
 use serde::Serialize;
 use std::collections::HashMap;
 use wordline_ir::Program;
@@ -87,6 +87,26 @@ impl Axis {
     }
 }
 
+impl Axis {
+    /// Unit of its values; empty where they have none.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        match self.moves {
+            Moves::Knob(knob) => knob.info().unit,
+            Moves::Ctx => "positions",
+            Moves::Rows => "token-rows",
+            Moves::Sequences => "sequences",
+            Moves::Weights | Moves::Kv => "",
+        }
+    }
+
+    /// Its values are numbers.
+    #[must_use]
+    pub fn numeric(&self) -> bool {
+        !matches!(self.moves, Moves::Weights | Moves::Kv)
+    }
+}
+
 /// A number with an optional binary multiple.
 #[must_use]
 pub fn number(text: &str) -> Option<f64> {
@@ -119,6 +139,12 @@ pub struct Base {
     pub rows: u64,
     /// Sequences.
     pub sequences: u64,
+    /// More sequences, unlike the others, at every point.
+    pub also: Vec<Sequences>,
+    /// Format of memories and rings.
+    pub state: String,
+    /// Exponent of the law by which experts are picked.
+    pub skew: f64,
 }
 
 /// A priced point.
@@ -153,14 +179,29 @@ pub struct Figures {
     pub naive_tokens_per_s: f64,
 }
 
-/// What is wanted of a point, by name, and whether more of it is better.
-pub const OBJECTIVES: &[(&str, bool)] = &[
-    ("tokens_per_s", true),
-    ("ms_per_step", false),
-    ("joules_per_token", false),
-    ("watts", false),
-    ("area_mm2", false),
-    ("memory_bytes", false),
+/// A figure that points are chosen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objective {
+    /// Its name.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// More of it is better.
+    pub more: bool,
+}
+
+const fn objective(name: &'static str, unit: &'static str, more: bool) -> Objective {
+    Objective { name, unit, more }
+}
+
+/// Every figure that points may be chosen by.
+pub const OBJECTIVES: &[Objective] = &[
+    objective("tokens_per_s", "tokens/s", true),
+    objective("ms_per_step", "ms", false),
+    objective("joules_per_token", "J", false),
+    objective("watts", "W", false),
+    objective("area_mm2", "mm2", false),
+    objective("memory_bytes", "bytes", false),
 ];
 
 impl Figures {
@@ -190,8 +231,8 @@ pub fn sweep(program: &Program, base: &Base, axes: &[Axis], objectives: &[String
     let directions = objectives
         .iter()
         .map(|name| {
-            let known = || OBJECTIVES.iter().map(|o| o.0).collect::<Vec<_>>().join(", ");
-            let found = OBJECTIVES.iter().find(|o| o.0 == name);
+            let known = || OBJECTIVES.iter().map(|o| o.name).collect::<Vec<_>>().join(", ");
+            let found = OBJECTIVES.iter().find(|o| o.name == name);
             found
                 .copied()
                 .ok_or_else(|| TwinError::Data(format!("no objective is called '{name}'; there are {}", known())))
@@ -250,11 +291,13 @@ fn point(
     }
     let key = (weights.to_owned(), kv.to_owned());
     if !subjects.contains_key(&key) {
-        let subject = Subject::new(program, &Formats::new(weights, kv, "f32")?)?;
+        let subject = Subject::new(program, &Formats::new(weights, kv, &base.state)?)?;
         subjects.insert(key.clone(), subject);
     }
     let subject = &subjects[&key];
-    let load = Load::even(sequences, rows, ctx, Logits::Last)?;
+    let mut groups = vec![Sequences { count: sequences, rows, ctx }];
+    groups.extend(&base.also);
+    let load = Load::new(groups, Logits::Last, base.skew)?;
     let price = price(subject, &machine, &load)?;
     let (seconds, tokens) = (price.seconds(&machine), load.rows() as f64);
     let energy = energy(&machine, &price, seconds, tokens);
@@ -272,14 +315,14 @@ fn point(
 }
 
 /// Mark the points that no other beats: none is as good in every objective and better in one.
-fn front(points: &mut [Point], directions: &[(&str, bool)]) {
+fn front(points: &mut [Point], directions: &[Objective]) {
     let costs: Vec<Option<Vec<f64>>> = points
         .iter()
         .map(|p| {
             let figures = p.figures.as_ref()?;
-            let cost = |(name, more): &(&str, bool)| {
-                let value = figures.named(name).unwrap_or(f64::INFINITY);
-                if *more { -value } else { value }
+            let cost = |wanted: &Objective| {
+                let value = figures.named(wanted.name).unwrap_or(f64::INFINITY);
+                if wanted.more { -value } else { value }
             };
             Some(directions.iter().map(cost).collect())
         })
@@ -312,14 +355,14 @@ pub fn csv(axes: &[Axis], points: &[Point]) -> String {
         if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
     };
     let mut out: Vec<String> = axes.iter().map(|a| quoted(&a.name)).collect();
-    let names = ["tokens_per_s", "ms_per_step", "joules_per_token", "watts", "area_mm2", "memory_bytes"];
-    out.extend(names.iter().map(|n| (*n).to_owned()));
+    let names = OBJECTIVES.iter().map(|o| o.name);
+    out.extend(names.clone().map(str::to_owned));
     out.extend(["naive_tokens_per_s", "front", "refused"].map(String::from));
     let mut text = out.join(",") + "\n";
     for point in points {
         let mut row: Vec<String> = point.at.iter().map(|v| quoted(v)).collect();
         let figure = |name: &str| point.figures.and_then(|f| f.named(name)).map_or(String::new(), |v| v.to_string());
-        row.extend(names.iter().map(|n| figure(n)));
+        row.extend(names.clone().map(figure));
         row.push(figure("naive_tokens_per_s"));
         row.push(point.front.to_string());
         row.push(quoted(point.refused.as_deref().unwrap_or_default()));

@@ -12,6 +12,8 @@ use wordline_ir::command::Unit;
 pub(crate) struct Ahead {
     /// Cycles of the memory that the room for prefetched weights holds; 0: no prefetch.
     pub cycles: u64,
+    /// Share of the shorter of a command's arithmetic and transfer that does not hide behind the longer.
+    pub exposed: f64,
 }
 
 /// Cycles of each of the commands at `of`, in their order; the second number is what of its stream was there before it.
@@ -28,12 +30,12 @@ pub(crate) fn walk(
         let number = items[at].shape as usize;
         let (cost, shape) = (&costs[number], &shapes[number]);
         if ahead.cycles == 0 {
-            each(at, cost.cycles(), 0);
+            each(at, cost.cycles(0, ahead.exposed), 0);
             continue;
         }
         let early = if shape.unit == Unit::Array { lead.min(cost.weight_stream) } else { 0 };
         let stream = cost.stream - early;
-        let spent = cost.fixed + cost.link + cost.compute.max(stream).max(cost.on_chip);
+        let spent = cost.cycles(early, ahead.exposed);
         each(at, spent, early);
         let kept = if shape.unit == Unit::Array { 0 } else { lead };
         lead = if shape.decides { 0 } else { (kept + (spent - stream)).min(ahead.cycles) };

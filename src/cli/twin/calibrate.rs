@@ -8,7 +8,6 @@ use crate::cli::program_file::{read_text, write};
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use std::path::PathBuf;
-use wordline_ir::Numerics;
 use wordline_twin::calibrate::{Bench, Calibration, Checked, Run, benches, calibrate, subject};
 use wordline_twin::{Knob, Provenance, Subject};
 
@@ -20,7 +19,7 @@ pub(super) struct Args {
     /// The machine whose other knobs stay
     #[arg(long, value_name = "NAME|FILE", default_value = "host")]
     machine: String,
-    /// Only runs of these batches; without it, all
+    /// Only decode steps of these batches; without it, all
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     batch: Vec<u64>,
     /// Give a knob another value before the fit
@@ -52,27 +51,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let subjects: Vec<Subject> = all
         .iter()
         .map(|bench| {
+            let numerics = bench.numerics.unwrap_or_default();
             let source = match (&bench.shape, &bench.model) {
-                (Some(shape), _) => Source::shape(shape, &Numerics::default())?,
-                (None, Some(model)) => Source::open(model, &Numerics::default())?,
+                (Some(shape), _) => Source::shape(shape, &numerics)?,
+                (None, Some(model)) => Source::open(model, &numerics)?,
                 (None, None) => return Err(Failure::refused("a bench report names neither a model nor a shape")),
             };
             Ok(subject(&source.program)?)
         })
         .collect::<Result<_, Failure>>()?;
-    let mut runs = Vec::new();
+    let mut runs: Vec<Run<'_>> = Vec::new();
     for (bench, subject) in all.iter().zip(&subjects) {
-        for decode in bench.decode.iter().filter(|d| args.batch.is_empty() || args.batch.contains(&d.batch)) {
-            runs.push(Run {
-                name: bench.name().to_owned(),
-                subject,
-                ctx: bench.ctx,
-                limit: bench.limit_bytes_per_s,
-                batch: decode.batch,
-                step_us: 1e6 * decode.batch as f64 / decode.tokens_per_s,
-                us: decode.us_by_command.clone(),
-            });
-        }
+        runs.extend(bench.runs(subject, |batch| args.batch.is_empty() || args.batch.contains(&batch)));
     }
     let knobs = MachineArgs { machine: None, set: args.set.clone(), devices: None, stages: None };
     let base = knobs.apply(open_machine(&args.machine)?)?;
@@ -90,12 +80,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             machine: machine.to_toml(false),
         });
     }
-    out::line("model                batch   measured ms     fitted      error   left out")?;
+    out::line("model                batch  rows    ctx   measured ms     fitted      error   left out")?;
     for c in &runs {
         let (fitted, left_out) = c.errors();
         let left_out = if args.check { String::new() } else { format!("{:+8.1} %", 100.0 * left_out) };
-        let (name, batch, ms, by) = (&c.run, c.batch, c.measured_ms, c.fitted_ms);
-        out::line(format_args!("{name:20} {batch:5} {ms:13.4} {by:10.4} {:+8.1} % {left_out}", 100.0 * fitted))?;
+        let (name, batch, rows, ctx, ms, by) = (&c.run, c.batch, c.rows, c.ctx, c.measured_ms, c.fitted_ms);
+        let load = format!("{name:20} {batch:5} {rows:5} {ctx:6}");
+        out::line(format_args!("{load} {ms:13.4} {by:10.4} {:+8.1} % {left_out}", 100.0 * fitted))?;
     }
     out::line(format_args!("median error {:.1} %, left out {:.1} %", 100.0 * median.0, 100.0 * median.1))?;
     for knob in wordline_twin::calibrate::FITTED {

@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let knobs = MachineArgs { machine: None, set: args.set.clone(), devices: None, stages: None };
     let numerics = args.limbs.numerics();
     let price = |source: &Source, machine: &Machine| -> Result<Report, Failure> {
-        let subject = Subject::new(&source.program, &args.load.formats()?)?;
+        let subject = Subject::new(&source.program, &args.load.formats(&source.program)?)?;
         Ok(Report::of(&subject, machine, &args.load.load(false)?, Ask::default())?)
     };
     let (left, right) = match (&args.machine, &args.on, &args.shape) {

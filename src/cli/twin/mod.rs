@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod diff;
+mod knobs;
 mod machines;
 mod print;
 pub(super) mod source;
@@ -32,7 +33,7 @@ enum Tool {
     /// List machines, or show one as a file
     Machines(machines::Args),
     /// Show every knob of a machine: unit, bounds, meaning
-    Knobs,
+    Knobs(knobs::Args),
     /// Write a step as a trace for Perfetto or chrome://tracing
     Trace(trace::Args),
     /// Compare two machines on one model, or two models or programs on one machine
@@ -79,7 +80,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match &args.tool {
         None => price(&args.price),
         Some(Tool::Machines(args)) => machines::run(args),
-        Some(Tool::Knobs) => out::text(&wordline_twin::sweep::knob_reference()),
+        Some(Tool::Knobs(args)) => knobs::run(args),
         Some(Tool::Trace(args)) => trace::run(args),
         Some(Tool::Diff(args)) => diff::run(args),
         Some(Tool::Calibrate(args)) => calibrate::run(args),
@@ -90,14 +91,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn price(args: &PriceArgs) -> Result<(), Failure> {
     let source = args.source.open()?;
     let machine = args.machine.machine()?;
-    let formats = args.load.formats()?;
+    let formats = args.load.formats(&source.program)?;
     let subject = Subject::new(&source.program, &formats)?;
     let load = args.load.load(args.accept.is_some())?;
     let report = Report::of(&subject, &machine, &load, Ask { accept: args.accept, draft_us: args.draft_us })?;
     if args.json.json {
         out::json(&Priced {
             model: &source.name,
-            weights: &args.load.weights,
+            weights: args.load.weights(&source.program),
             kv: &args.load.kv,
             ctx: args.load.ctx(),
             commands: subject.commands().len(),
@@ -106,6 +107,6 @@ fn price(args: &PriceArgs) -> Result<(), Failure> {
             report: &report,
         })
     } else {
-        print::report(&source.name, &args.load, &subject, &report)
+        print::report(&source, &args.load, &subject, &report)
     }
 }

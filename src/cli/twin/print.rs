@@ -1,6 +1,6 @@
 //! A report for people.
 
-use super::source::LoadArgs;
+use super::source::{LoadArgs, Source};
 use crate::cli::failure::Failure;
 use crate::cli::out;
 use wordline_twin::{Bytes, Report, Subject};
@@ -8,8 +8,8 @@ use wordline_twin::{Bytes, Report, Subject};
 /// Kinds of commands, knobs and doubts that are shown; `--json` has all.
 const SHOWN: usize = 6;
 
-pub(super) fn report(name: &str, load: &LoadArgs, subject: &Subject, r: &Report) -> Result<(), Failure> {
-    let (weights, kv) = (&load.weights, &load.kv);
+pub(super) fn report(source: &Source, load: &LoadArgs, subject: &Subject, r: &Report) -> Result<(), Failure> {
+    let (name, weights, kv) = (&source.name, load.weights(&source.program), &load.kv);
     out::line(format_args!(
         "{name} on {}: {} commands in {} shapes",
         r.machine,

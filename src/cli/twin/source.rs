@@ -192,17 +192,17 @@ pub(in crate::cli) struct LoadArgs {
     #[arg(long, value_name = "COUNT:ROWS:CTX")]
     also: Vec<String>,
     /// Exponent of the law by which experts are picked; 0: all alike
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
-    skew: f64,
-    /// Format of the weights, with exceptions by parts of tensors' names: bfp8,mlp=bfp4
-    #[arg(long, value_name = "FORMAT", default_value = "int8")]
-    pub(in crate::cli) weights: String,
+    #[arg(long, value_name = "X", default_value_t = wordline_twin::SKEW)]
+    pub(in crate::cli) skew: f64,
+    /// Format of the weights, with exceptions by parts of tensors' names: bfp8,mlp=bfp4; without it, the program's own
+    #[arg(long, value_name = "FORMAT")]
+    weights: Option<String>,
     /// Format of the caches
     #[arg(long, value_name = "FORMAT", default_value = "int8")]
     pub(in crate::cli) kv: String,
     /// Format of memories and rings
     #[arg(long, value_name = "FORMAT", default_value = "f32")]
-    state: String,
+    pub(in crate::cli) state: String,
 }
 
 impl LoadArgs {
@@ -218,20 +218,31 @@ impl LoadArgs {
         self.sequences
     }
 
-    pub(in crate::cli) fn formats(&self) -> Result<Formats, Failure> {
-        Ok(Formats::new(&self.weights, &self.kv, &self.state)?)
+    /// Format of the weights of a program.
+    pub(in crate::cli) fn weights<'a>(&'a self, program: &Program) -> &'a str {
+        self.weights.as_deref().unwrap_or(program.identity.numerics.weights.name())
+    }
+
+    pub(in crate::cli) fn formats(&self, program: &Program) -> Result<Formats, Failure> {
+        Ok(Formats::new(self.weights(program), &self.kv, &self.state)?)
+    }
+
+    /// The sequences that are unlike the others.
+    pub(in crate::cli) fn also(&self) -> Result<Vec<Sequences>, Failure> {
+        let parse = |text: &String| -> Result<Sequences, Failure> {
+            let parts: Vec<u64> = text.split(':').map(count).collect::<Result<_, _>>().unwrap_or_default();
+            let [count, rows, ctx] = parts[..] else {
+                return Err(Failure::refused(format!("--also {text}: write COUNT:ROWS:CTX")));
+            };
+            Ok(Sequences { count, rows, ctx })
+        };
+        self.also.iter().map(parse).collect()
     }
 
     /// The load; `draft`: every row reads logits out.
     pub(in crate::cli) fn load(&self, draft: bool) -> Result<Load, Failure> {
         let mut groups = vec![Sequences { count: self.sequences, rows: self.rows, ctx: self.ctx }];
-        for text in &self.also {
-            let parts: Vec<u64> = text.split(':').map(count).collect::<Result<_, _>>().unwrap_or_default();
-            let [count, rows, ctx] = parts[..] else {
-                return Err(Failure::refused(format!("--also {text}: write COUNT:ROWS:CTX")));
-            };
-            groups.push(Sequences { count, rows, ctx });
-        }
+        groups.extend(self.also()?);
         Ok(Load::new(groups, if draft { Logits::All } else { Logits::Last }, self.skew)?)
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let source = args.source.open()?;
     let machine = args.machine.machine()?;
-    let subject = Subject::new(&source.program, &args.load.formats()?)?;
+    let subject = Subject::new(&source.program, &args.load.formats(&source.program)?)?;
     let price = price(&subject, &machine, &args.load.load(false)?)?;
     let text = serde_json::to_string(&trace(&subject, &machine, &price)).map_err(Failure::fault)?;
     write(args.output.as_deref(), (text + "\n").as_bytes())

@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use std::path::PathBuf;
 use wordline_ir::Numerics;
 use wordline_twin::TwinError;
-use wordline_twin::validate::{PUBLISHED, rows, validate};
+use wordline_twin::validate::{JUDGED, PUBLISHED, rows, validate};
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -22,7 +22,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let text = args.rows.as_deref().map(read_text).transpose()?;
-    let rows = rows(text.as_deref().unwrap_or(PUBLISHED))?;
+    let rows = match text {
+        Some(text) => rows(&text)?,
+        None => [rows(PUBLISHED)?, rows(JUDGED)?].concat(),
+    };
     let program = |shape: &str| {
         let source = Source::shape(shape, &Numerics::default());
         source.map(|s| s.program).map_err(|failure| TwinError::Data(failure.what))

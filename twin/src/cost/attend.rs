@@ -26,7 +26,7 @@ pub(super) fn job(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Job {
     Job {
         // Scores, softmax and sum follow each other position by position: the slowest sets the pace.
         cycles: dots.max(scores).max(serial) + rates.at(Knob::VectorLatency),
-        macs: seen * (keys + values),
+        macs: seen.saturating_mul(keys + values),
         kv: kv(rows.load.read(shape.window, rates.at(Knob::RowShare) as u64)),
         ..Job::default()
     }

@@ -7,18 +7,18 @@ use crate::subject::Shape;
 /// A convolution over its ring.
 pub(super) fn conv(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Job {
     let n = rows.of(shape);
-    let macs = n * shared(rates, shape, shape.work.macs);
+    let macs = n.saturating_mul(shared(rates, shape, shape.work.macs));
     let dots = macs as f64 / rates.at(Knob::ConvLanes);
-    let elements = uses(rates, rows) * shared(rates, shape, shape.work.state);
-    let state = 2 * rates.state.flat_bytes(elements);
+    let elements = uses(rates, rows).saturating_mul(shared(rates, shape, shape.work.state));
+    let state = rates.state.flat_bytes(elements).saturating_mul(2);
     Job { cycles: dots.max(vector::micro(rates, n, shape)), macs, state, ..Job::default() }
 }
 
 /// The delta rule over its memory.
 pub(super) fn delta(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Job {
-    let macs = rows.of(shape) * shared(rates, shape, shape.work.macs);
-    let elements = uses(rates, rows) * shared(rates, shape, shape.work.state);
-    let state = 2 * rates.at(Knob::DeltaTrips) as u64 * rates.state.flat_bytes(elements);
+    let macs = rows.of(shape).saturating_mul(shared(rates, shape, shape.work.macs));
+    let elements = uses(rates, rows).saturating_mul(shared(rates, shape, shape.work.state));
+    let state = rates.state.flat_bytes(elements).saturating_mul(2 * rates.at(Knob::DeltaTrips) as u64);
     let cycles = macs as f64 / rates.at(Knob::DeltaLanes) + rates.at(Knob::VectorLatency);
     Job { cycles, macs, state, ..Job::default() }
 }

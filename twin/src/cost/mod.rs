@@ -37,7 +37,7 @@ impl Moved {
     /// Bytes to and from memory.
     #[must_use]
     pub const fn memory(&self) -> u64 {
-        self.weights + self.kv + self.state
+        self.weights.saturating_add(self.kv).saturating_add(self.state)
     }
 }
 
@@ -74,10 +74,29 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Cycles of the command when nothing of it was prefetched.
+    /// Cycles and bytes of a command that the twin counts to: sums over all commands, stages, micro-batches and devices then
+    /// stay within 64 bits.
+    pub(crate) const REACH: (u64, u64) = (1 << 40, 1 << 44);
+
+    /// What of the command is further than that: what, how much, the limit.
+    pub(crate) fn beyond(&self) -> Option<(&'static str, u64, u64)> {
+        let (cycles, bytes) = Cost::REACH;
+        let m = &self.moved;
+        let parts = [self.fixed, self.compute, self.stream, self.on_chip, self.link];
+        let moved = [m.weights, m.kv, m.state, m.activations, m.on_chip, m.link];
+        let over = |what, of: &[u64], limit| of.iter().copied().find(|n| *n > limit).map(|n| (what, n, limit));
+        over("cycles", &parts, cycles)
+            .or_else(|| over("bytes", &moved, bytes))
+            .or_else(|| over("multiply-accumulates", &[self.macs], bytes << 4))
+    }
+
+    /// Cycles of the command when `early` cycles of its stream were done before it and the share `exposed` of the
+    /// shorter of arithmetic and transfer does not hide behind the longer.
     #[must_use]
-    pub fn cycles(&self) -> u64 {
-        self.fixed + self.link + self.compute.max(self.stream).max(self.on_chip)
+    pub fn cycles(&self, early: u64, exposed: f64) -> u64 {
+        let stream = self.stream.saturating_sub(early);
+        let added = whole(exposed * self.compute.min(stream) as f64);
+        self.fixed + self.link + (self.compute.max(stream) + added).max(self.on_chip)
     }
 }
 
@@ -91,8 +110,8 @@ pub(crate) struct Rates<'a> {
     pub us: f64,
     /// Bytes a cycle of the memory at its peak.
     pub peak: f64,
-    /// Bytes a cycle that requests in flight allow.
-    in_flight: f64,
+    /// Bytes a cycle that requests in flight and the channels' ports allow.
+    bound: f64,
     /// Of weights, caches and states: bytes a cycle, cycles of ramp, and the curve.
     traffic: [(f64, f64, Option<&'a Curve>); 3],
     burst: u64,
@@ -111,9 +130,12 @@ impl<'a> Rates<'a> {
         // GB/s are bytes a nanosecond.
         let rate = |gbps: f64| gbps * 1e3 / us;
         let peak = rate(at(Knob::PeakGbps));
-        let traffic = Traffic::ALL.map(|t| (peak * at(t.efficiency()), at(t.ramp()) * us, machine.curve(t)));
+        let attainable = peak * at(Knob::Attainable);
+        let traffic = Traffic::ALL.map(|t| (attainable * at(t.efficiency()), at(t.ramp()) * us, machine.curve(t)));
         let outstanding = at(Knob::Outstanding) * at(Knob::Channels) * at(Knob::BurstBytes);
         let in_flight = if outstanding > 0.0 { rate(outstanding / at(Knob::LatencyNs)) } else { f64::INFINITY };
+        let ports = at(Knob::PortBytes) * at(Knob::Channels);
+        let bound = if ports > 0.0 { in_flight.min(ports) } else { in_flight };
         let devices = at(Knob::Tensor) as u64;
         // A device of the longest stage holds this much.
         let stages = at(Knob::Stages).max(1.0);
@@ -133,7 +155,7 @@ impl<'a> Rates<'a> {
             state: &subject.formats.state,
             us,
             peak,
-            in_flight,
+            bound,
             traffic,
             burst: (at(Knob::BurstBytes) as u64).max(1),
             latency: at(Knob::LatencyNs) * us / 1e3,
@@ -148,15 +170,20 @@ impl<'a> Rates<'a> {
         self.machine.get(knob)
     }
 
+    /// Bytes a cycle of long reads of weights.
+    pub(crate) fn weights_rate(&self) -> f64 {
+        self.traffic[Traffic::Weights as usize].0.min(self.bound)
+    }
+
     /// Cycles of the memory for one transfer, its latency apart.
     fn transfer(&self, traffic: Traffic, bytes: u64) -> f64 {
         if bytes == 0 {
             return 0.0;
         }
         let (rate, ramp, curve) = self.traffic[traffic as usize];
-        let bytes = bytes.next_multiple_of(self.burst) as f64;
+        let bytes = bytes.checked_next_multiple_of(self.burst).unwrap_or(bytes) as f64;
         let stretched = curve.map_or(bytes, |c| c.stretched(bytes));
-        ramp + (stretched / rate).max(bytes / self.in_flight)
+        ramp + (stretched / rate).max(bytes / self.bound)
     }
 }
 
@@ -195,16 +222,19 @@ pub(crate) fn cost(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Cost {
     };
     let n = rows.of(shape);
     // Plain tensors are read once, looked-up rows by each row.
-    job.weights += shared(rates, shape, shape.plain_bytes) + n * shape.row_bytes;
+    job.weights = job
+        .weights
+        .saturating_add(shared(rates, shape, shape.plain_bytes))
+        .saturating_add(n.saturating_mul(shape.row_bytes));
     let stays = |bytes: u64, share: f64| (bytes as f64 * share) as u64;
     let (weights, states) = (stays(job.weights, rates.resident.0), stays(job.state, rates.resident.1));
-    let activations = 4 * n * shared(rates, shape, shape.work.reads + shape.work.writes);
+    let activations = n.saturating_mul(4).saturating_mul(shared(rates, shape, shape.work.reads + shape.work.writes));
     let mut moved = Moved {
         weights: job.weights - weights,
         kv: job.kv,
         state: job.state - states,
         activations,
-        on_chip: weights + states,
+        on_chip: weights.saturating_add(states),
         link: 0,
     };
     let (link, link_bytes) = exchange(rates, shape, n);
@@ -221,7 +251,7 @@ pub(crate) fn cost(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Cost {
         compute: whole(job.cycles),
         stream: whole(weight_stream + other + latency),
         weight_stream: whole(weight_stream),
-        on_chip: whole((activations + moved.on_chip) as f64 / rates.sram),
+        on_chip: whole((activations as f64 + moved.on_chip as f64) / rates.sram),
         link: whole(link),
         moved,
         macs: job.macs,
@@ -248,9 +278,16 @@ fn exchange(rates: &Rates<'_>, shape: &Shape, rows: u64) -> (f64, u64) {
         return (0.0, 0);
     }
     let devices = rates.devices;
-    let once = |elements: u64, times: u64| (4 * rows * elements * times * (devices - 1)).div_ceil(devices);
+    let once = |elements: u64, times: u64| {
+        rows.saturating_mul(4)
+            .saturating_mul(elements)
+            .saturating_mul(times)
+            .saturating_mul(devices - 1)
+            .div_ceil(devices)
+    };
     let (reduced, gathered) = (once(shape.reduced, 2), once(shape.gathered, 1));
     let exchanges = u64::from(shape.reduced > 0) + u64::from(shape.gathered > 0);
-    let cycles = exchanges as f64 * rates.at(Knob::ReduceUs) * rates.us + (reduced + gathered) as f64 / rates.link;
-    (cycles, reduced + gathered)
+    let cycles =
+        exchanges as f64 * rates.at(Knob::ReduceUs) * rates.us + (reduced as f64 + gathered as f64) / rates.link;
+    (cycles, reduced.saturating_add(gathered))
 }

@@ -20,5 +20,11 @@ pub(super) fn micro(rates: &Rates<'_>, rows: u64, shape: &Shape) -> f64 {
     let ops = micro.ops as f64 + (passes - 1.0) + micro.exps as f64 * rates.at(Knob::ExpCycles);
     let devices = if shape.split == Split::Shared { rates.devices } else { 1 };
     let elements = rows.saturating_mul(micro.elements.div_ceil(devices)) as f64;
-    (elements / rates.at(Knob::VectorLanes)).ceil() * ops + passes * rates.at(Knob::VectorLatency)
+    let row_lanes = rates.at(Knob::RowLanes);
+    let trips = if row_lanes > 0.0 && !micro.spread {
+        (micro.elements.div_ceil(devices) as f64 / row_lanes).ceil()
+    } else {
+        1.0
+    };
+    (elements / rates.at(Knob::VectorLanes)).ceil() * ops + passes * trips * rates.at(Knob::VectorLatency)
 }

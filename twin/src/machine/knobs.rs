@@ -1,7 +1,7 @@
 //! `Knob`: every number that describes a machine, defined once in the table at the end of this file.
 //!
 //! The enum, the names in machine files, the bounds that values are held to, what each means and the reference that
-//! `wordline machine --knobs` prints all derive from the table.
+//! `wordline twin knobs` prints all derive from the table.
 
 /// What values a knob takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +119,10 @@ knobs! {
         "vector micro-operations that widening a weight to 16 bits takes (to 8: half of it), once a stream; 0: the array widens";
 
     PeakGbps "memory.peak_gbps" "GB/s" Real More (1e-3, 1e6) = 100.0, "bandwidth of the memory's pins: width times rate";
+    Attainable "memory.attainable" "share" Real More (1e-3, 1.0) = 1.0,
+        "share of the pins' bandwidth that plain reads of a long array reach: refresh, turn-round, power; every efficiency is a share of this";
+    PortBytes "memory.port_bytes" "bytes a cycle" Real More (0.0, MANY) = 0.0,
+        "bytes that a channel hands over in a cycle of `clock.core_mhz`, where the logic's clock bounds it; 0: what the pins bring";
     CapacityGb "memory.capacity_gb" "GB" Real Neither (1e-6, 1e7) = 16.0, "size of the memory, 1e9 bytes";
     ReservedGb "memory.reserved_gb" "GB" Real Neither (0.0, 1e7) = 0.0, "memory that weights, caches and states may not have";
     Channels "memory.channels" "channels" Count More (1.0, 65536.0) = 1.0, "channels that take requests of their own";
@@ -128,13 +132,13 @@ knobs! {
         "requests of a channel in flight; with latency and burst they bound the bandwidth; 0: as many as it takes";
 
     WeightsEfficiency "weights.efficiency" "share" Real More (1e-3, 1.0) = 0.85,
-        "share of peak that long reads of weights reach";
+        "share of what is attainable that long reads of weights reach";
     WeightsRamp "weights.ramp_us" "us" Real Less (0.0, 1e6) = 0.0,
-        "time of a read of weights beyond its bytes: the efficiency of a transfer of b bytes is efficiency * b / (b + ramp * peak * efficiency)";
-    KvEfficiency "kv.efficiency" "share" Real More (1e-3, 1.0) = 0.7, "share of peak that long reads of a cache reach";
+        "time of a read of weights beyond its bytes: the efficiency of a transfer of b bytes is rate * b / (b + ramp * rate), where rate = peak * attainable * efficiency";
+    KvEfficiency "kv.efficiency" "share" Real More (1e-3, 1.0) = 0.7, "share of what is attainable that long reads of a cache reach";
     KvRamp "kv.ramp_us" "us" Real Less (0.0, 1e6) = 0.0, "as `weights.ramp_us`, for the cache";
     StateEfficiency "state.efficiency" "share" Real More (1e-3, 1.0) = 0.5,
-        "share of peak that reading and writing back a memory or a ring reaches";
+        "share of what is attainable that reading and writing back a memory or a ring reaches";
     StateRamp "state.ramp_us" "us" Real Less (0.0, 1e6) = 0.0, "as `weights.ramp_us`, for states";
 
     SramMib "sram.capacity_mib" "MiB" Real Neither (0.0, 1e7) = 0.0, "memory on the chip, all of it";
@@ -145,7 +149,9 @@ knobs! {
         "memories and rings live on the chip, as far as the room beside weights and prefetch goes; the rest lives in memory";
 
     VectorLanes "vector.lanes" "elements a cycle" Count More (1.0, MANY) = 16.0, "elements on which the vector unit does one micro-operation in a cycle";
-    VectorLatency "vector.latency_cycles" "cycles" Real Less (0.0, 1e6) = 20.0, "from the first element in to the first one out, once a pass";
+    VectorLatency "vector.latency_cycles" "cycles" Real Less (0.0, 1e6) = 20.0, "from the first element in to the first one out, once a pass and a trip (`vector.row_lanes`)";
+    RowLanes "vector.row_lanes" "elements" Count More (0.0, MANY) = 0.0,
+        "elements of one token-row that are on their way at a time, where a row stays with one group of threads: longer rows make trips, each of `vector.latency_cycles`; 0: a row makes one trip";
     NormPasses "vector.norm_passes" "passes" Count Less (1.0, 16.0) = 2.0, "passes over a vector that a norm takes";
     ExpCycles "vector.exp_cycles" "micro-operations" Real Less (0.0, 1e4) = 4.0, "micro-operations of one exp, tanh, sigmoid or root";
 
@@ -165,6 +171,8 @@ knobs! {
     BarrierCycles "sequencer.barrier_cycles" "cycles" Real Less (0.0, 1e7) = 8.0, "from a command's last result to the next one's start";
     CommandUs "sequencer.command_us" "us" Real Less (0.0, 1e6) = 0.0,
         "time of a command beyond its work: a kernel's launch and its ends, a program's dispatch to the tiles";
+    Overlap "sequencer.overlap" "share" Real More (0.0, 1.0) = 1.0,
+        "share of the shorter of a command's arithmetic and transfer that hides behind the longer; the rest is added";
     Prefetch "sequencer.prefetch" "0 or 1" Flag More (0.0, 1.0) = 0.0, "the next matrix may stream while commands run that leave the memory idle";
 
     LinkGbps "link.gbps" "GB/s" Real More (1e-6, 1e6) = 25.0, "bandwidth of the link to the next device, one way";

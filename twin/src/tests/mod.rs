@@ -1,8 +1,10 @@
 //! Tests of the room.
 
 mod counts;
+mod hostile;
 mod machines;
 mod properties;
 mod published;
+mod ring;
 mod specs;
 mod tools;

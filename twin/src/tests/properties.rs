@@ -73,7 +73,10 @@ proptest! {
         let before = cycles(&SUBJECTS[model], &machine, &load);
         let from = machine.get(info.knob);
         // A rate of zero means that nothing waits for it.
-        prop_assume!(!(from == 0.0 && matches!(info.knob, Knob::ScaleLanes | Knob::StreamRows | Knob::Outstanding)));
+        prop_assume!(!(from == 0.0 && matches!(
+            info.knob,
+            Knob::ScaleLanes | Knob::StreamRows | Knob::Outstanding | Knob::RowLanes | Knob::PortBytes
+        )));
         let moved = match (info.better, info.kind) {
             (_, Kind::Flag) => 1.0,
             (Better::More, Kind::Count) => (from * factor).ceil(),

@@ -9,7 +9,17 @@ use std::collections::BTreeMap;
 
 fn base() -> Base {
     let machine = Machine::preset("edge-asic").unwrap();
-    Base { machine, weights: "int8".into(), kv: "int8".into(), ctx: 100, rows: 1, sequences: 1 }
+    Base {
+        machine,
+        weights: "int8".into(),
+        kv: "int8".into(),
+        ctx: 100,
+        rows: 1,
+        sequences: 1,
+        also: Vec::new(),
+        state: "f32".into(),
+        skew: 0.0,
+    }
 }
 
 #[test]
@@ -47,6 +57,34 @@ fn a_sweep_prices_every_point_as_the_twin_does() {
     let page = html("a < b", &axes, &points, &["tokens_per_s".into(), "watts".into()]);
     assert!(page.contains("<svg") && page.contains("a &lt; b") && !page.contains("http"));
     assert!(!page.contains("NaN") && !page.contains("inf"));
+}
+
+#[test]
+fn the_page_stands_alone_and_says_its_units() {
+    let axes = ["array.lanes_n=64,128,256", "ctx=1k..4k", "weights=int8,bf16"].map(|text| Axis::parse(text).unwrap());
+    let objectives = ["tokens_per_s".to_owned(), "joules_per_token".to_owned()];
+    let points = sweep(&SMALL.program(), &base(), &axes, &objectives).unwrap();
+    let page = html("a page", &axes, &points, &objectives);
+    for outside in ["http", "src=", "href=", "url(", "@import", "fetch("] {
+        assert!(!page.contains(outside), "it wants {outside}");
+    }
+    for label in ["tokens_per_s (tokens/s)", "joules_per_token (J)", "array.lanes_n (outputs)", "ctx (positions)"] {
+        assert!(page.contains(label), "no axis says {label}");
+    }
+    assert_eq!(page.matches("<svg").count(), 3, "the cloud, and a plot for each axis of numbers");
+    for tag in ["svg", "g", "table", "tr", "th", "td", "section", "script", "style", "html", "text", "p", "ul", "li"] {
+        let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "<{tag}>");
+    }
+    // The front is drawn as a line through as many rings as it has points.
+    let front = points.iter().filter(|p| p.front).count();
+    let group = page.split("<g class=\"front\">").nth(1).and_then(|rest| rest.split("</g>").next()).unwrap();
+    assert_eq!((group.matches("<circle").count(), group.matches("<polyline").count()), (front, 1));
+    // Each column has a button that sorts, each figure the number that it is sorted by.
+    let columns = axes.len() + 7;
+    assert_eq!(page.matches("<th scope=\"col\"><button>").count(), columns);
+    assert_eq!(page.matches("data-n=").count(), points.len() * (columns - 1));
+    assert_eq!(page.matches("<tr class=\"front\">").count(), front);
 }
 
 #[test]
@@ -105,6 +143,44 @@ fn a_trace_has_a_slice_for_each_word_one_after_the_other() {
 }
 
 #[test]
+fn a_trace_has_the_form_that_viewers_read() {
+    let subject = Subject::new(&MIXTURE.program(), &Formats::engine()).unwrap();
+    for (name, stages) in [("edge-asic", 1.0), ("h200", 1.0), ("gb10", 4.0), ("kv260", 3.0)] {
+        let mut machine = Machine::preset(name).unwrap();
+        machine.set(Knob::Stages, stages, Provenance::Datasheet).unwrap();
+        let price = price(&subject, &machine, &Load::decode(77).unwrap()).unwrap();
+        let trace = trace(&subject, &machine, &price);
+        assert_eq!(trace["displayTimeUnit"], "ns");
+        let mut named = BTreeMap::new();
+        let mut ends: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+        for event in trace["traceEvents"].as_array().unwrap() {
+            let id = |key: &str| event[key].as_u64();
+            match event["ph"].as_str().unwrap() {
+                "M" => {
+                    let what = event["name"].as_str().unwrap();
+                    assert!(["process_name", "thread_name"].contains(&what));
+                    assert!(event["args"]["name"].is_string());
+                    named.insert((id("pid").unwrap(), id("tid")), what.to_owned());
+                }
+                "X" => {
+                    let lane = (id("pid").unwrap(), id("tid").unwrap());
+                    let (ts, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+                    assert!(ts >= 0.0 && dur >= 0.0 && event["name"].is_string() && event["cat"].is_string());
+                    // A lane's slices neither overlap nor go back: viewers would nest them.
+                    let end = ends.entry(lane).or_insert(0.0);
+                    assert!(ts >= *end - 1e-6, "{name}: {event}");
+                    *end = ts + dur;
+                    assert_eq!(named.get(&(lane.0, Some(lane.1))).map(String::as_str), Some("thread_name"));
+                    assert_eq!(named.get(&(lane.0, None)).map(String::as_str), Some("process_name"));
+                    assert!((event["args"]["word"].as_u64().unwrap() as usize) < subject.commands().len());
+                }
+                other => panic!("a phase '{other}'"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_comparison_holds_both_sides() {
     let subject = Subject::new(&SEVEN.program(), &Formats::engine()).unwrap();
     let load = Load::decode(10).unwrap();
@@ -131,7 +207,7 @@ fn measured<'a>(truth: &Machine, subjects: &'a [Subject]) -> Vec<Run<'a>> {
                 *kinds.entry(command.info().mnemonic.to_owned()).or_insert(0.0) += us(*spent);
             }
             let (name, step_us) = (format!("model {index}"), us(price.cycles));
-            runs.push(Run { name, subject, ctx: 64, limit, batch, step_us, us: kinds });
+            runs.push(Run { name, subject, ctx: 64, limit, array: None, batch, rows: 1, step_us, us: kinds });
         }
     }
     runs

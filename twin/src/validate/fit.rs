@@ -1,7 +1,8 @@
-//! `Fit`: the constants that are fitted on published rows, found by least squares of logarithms.
+//! `Fit`: the constants that are fitted on published rows, found by least squares of the logarithms of predicted over published times.
 
 use super::{Case, Fitted};
 use crate::TwinError;
+use crate::least_squares::descend;
 use crate::machine::{Knob, Machine, Provenance};
 
 /// A fitted constant: a knob of classes.
@@ -11,8 +12,6 @@ pub struct Constant {
     pub classes: &'static [&'static str],
     /// The knob.
     pub knob: Knob,
-    /// Index of the constant whose value it takes when no row tells of it.
-    pub otherwise: Option<usize>,
     /// What it means.
     pub meaning: &'static str,
 }
@@ -20,33 +19,28 @@ pub struct Constant {
 /// Every fitted constant. At most eight; none is a row's.
 pub const CONSTANTS: &[Constant] = &[
     Constant {
-        classes: &["gpu"],
+        classes: &["gpu", "soc", "fpga"],
         knob: Knob::WeightsEfficiency,
-        otherwise: None,
-        meaning: "share of its memory's peak that a discrete GPU's matrix-vector kernels reach on long matrices: refresh, row misses, and the tail of a grid",
+        meaning: "share of what its memory attains that a stream of weights reaches, its ends apart: the attainable is each device's own",
+    },
+    Constant {
+        classes: &["gpu", "soc"],
+        knob: Knob::WeightsRamp,
+        meaning: "time of a read of weights beyond its bytes: the first wave's way to memory, the last wave's end",
     },
     Constant {
         classes: &["gpu", "soc"],
         knob: Knob::CommandUs,
-        otherwise: None,
-        meaning: "time of a kernel beyond its bytes: launch, the first wave's way to memory, the last wave's end",
+        meaning: "time of a kernel beyond its work: its launch after the one before",
     },
     Constant {
-        classes: &["soc"],
-        knob: Knob::WeightsEfficiency,
-        otherwise: Some(0),
-        meaning: "the same share for a GPU that reads LPDDR over a system's fabric",
-    },
-    Constant {
-        classes: &["fpga"],
-        knob: Knob::WeightsEfficiency,
-        otherwise: Some(0),
-        meaning: "the same share for one long stream through a memory controller in logic: refresh and turn-round alone",
+        classes: &["gpu", "soc"],
+        knob: Knob::VectorLatency,
+        meaning: "time of a trip of one group of threads along its row: load, work and store, each waiting for the one before",
     },
     Constant {
         classes: &["tiles"],
         knob: Knob::CommandUs,
-        otherwise: Some(1),
         meaning: "time of an operation on a grid of tiles beyond its bytes: dispatch of its program, resharding of its rows",
     },
 ];
@@ -54,10 +48,6 @@ pub const CONSTANTS: &[Constant] = &[
 /// Values of the constants.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit(Vec<f64>);
-
-/// Rounds over all constants, and halvings of a constant's range in one.
-const ROUNDS: usize = 12;
-const HALVINGS: usize = 40;
 
 impl Fit {
     /// The values in the classes' files.
@@ -81,65 +71,39 @@ impl Fit {
         Ok(machine)
     }
 
-    /// Weighted squares of the logarithms of predicted over measured.
-    fn squares(&self, cases: &[&Case]) -> Result<f64, TwinError> {
-        let square = |case: &&Case| Ok(case.row.weight * (case.under(self)? / case.measured()).ln().powi(2));
-        cases.iter().map(square).sum()
+    /// Logarithms of predicted over measured, each times the root of its row's weight.
+    fn residuals(&self, cases: &[&Case]) -> Result<Vec<f64>, TwinError> {
+        let residual = |case: &&Case| Ok(case.row.weight.sqrt() * (case.under(self)? / case.measured()).ln());
+        cases.iter().map(residual).collect()
     }
 
-    /// The best values on all cases but one.
-    pub(crate) fn best(cases: &[Case], without: Option<usize>) -> Result<Fit, TwinError> {
+    /// The best values on the rows of the fit that `used` lets in. A constant that none of them tells of takes the value of
+    /// the same knob of another class, as a first guess at an unknown class would.
+    pub(crate) fn best(cases: &[Case], used: impl Fn(usize, &Case) -> bool) -> Result<Fit, TwinError> {
         let mut fit = Fit::filed()?;
-        let used: Vec<&Case> = cases
-            .iter()
-            .enumerate()
-            .filter(|(i, c)| Some(*i) != without && c.row.weight > 0.0)
-            .map(|(_, c)| c)
-            .collect();
-        let told = |constant: &Constant, case: &&Case| {
-            constant.classes.contains(&case.machine.class.as_str()) && !case.machine.setting(constant.knob).own
+        let used: Vec<&Case> =
+            cases.iter().enumerate().filter(|(i, c)| c.row.weight > 0.0 && used(*i, c)).map(|(_, c)| c).collect();
+        let tells = |constant: &Constant| {
+            let of = |case: &&Case| constant.classes.contains(&case.machine.class.as_str());
+            used.iter().any(|case| of(case) && !case.machine.setting(constant.knob).own)
         };
-        // Cases that each constant moves, so that a round prices no others.
-        let of: Vec<Vec<&Case>> =
-            CONSTANTS.iter().map(|c| used.iter().copied().filter(|case| told(c, case)).collect()).collect();
-        for _ in 0..ROUNDS {
-            for (index, constant) in CONSTANTS.iter().enumerate() {
-                if of[index].is_empty() {
-                    if let Some(other) = constant.otherwise {
-                        fit.0[index] = fit.0[other];
-                    }
-                    continue;
-                }
-                fit.improve(index, constant, &of[index])?;
+        let told: Vec<usize> = (0..CONSTANTS.len()).filter(|i| tells(&CONSTANTS[*i])).collect();
+        let mut values: Vec<f64> = told.iter().map(|i| fit.0[*i]).collect();
+        let bounds: Vec<(f64, f64)> =
+            told.iter().map(|i| CONSTANTS[*i].knob.info()).map(|info| (info.min.max(1e-6), info.max)).collect();
+        let with = |values: &[f64]| {
+            let mut fit = fit.clone();
+            told.iter().zip(values).for_each(|(i, value)| fit.0[*i] = *value);
+            fit
+        };
+        descend(&mut values, &bounds, |values| with(values).residuals(&used))?;
+        fit = with(&values);
+        for (index, constant) in CONSTANTS.iter().enumerate().filter(|(i, _)| !told.contains(i)) {
+            if let Some(other) = told.iter().find(|o| CONSTANTS[**o].knob == constant.knob) {
+                fit.0[index] = fit.0[*other];
             }
         }
         Ok(fit)
-    }
-
-    /// One constant at its best, the others as they are: golden-section search of its logarithm.
-    fn improve(&mut self, index: usize, constant: &Constant, cases: &[&Case]) -> Result<(), TwinError> {
-        let info = constant.knob.info();
-        let (mut a, mut b) = (info.min.max(1e-2).ln(), info.max.min(1e3).ln());
-        let ratio = (5.0_f64.sqrt() - 1.0) / 2.0;
-        let at = |x: f64, fit: &mut Fit| {
-            fit.0[index] = x.exp().clamp(info.min, info.max);
-            fit.squares(cases)
-        };
-        let (mut left, mut right) = (b - ratio * (b - a), a + ratio * (b - a));
-        let (mut low, mut high) = (at(left, self)?, at(right, self)?);
-        for _ in 0..HALVINGS {
-            if low <= high {
-                (b, right, high) = (right, left, low);
-                left = b - ratio * (b - a);
-                low = at(left, self)?;
-            } else {
-                (a, left, low) = (left, right, high);
-                right = a + ratio * (b - a);
-                high = at(right, self)?;
-            }
-        }
-        self.0[index] = f64::midpoint(a, b).exp().clamp(info.min, info.max);
-        Ok(())
     }
 
     /// The constants as a report lists them.

@@ -8,12 +8,12 @@ mod markdown;
 mod row;
 
 pub use fit::{CONSTANTS, Constant};
-pub use row::{PUBLISHED, Row, rows};
+pub use row::{JUDGED, PUBLISHED, Row, rows};
 
 use crate::doubt::interval_of;
 use crate::machine::Machine;
 use crate::price::{Price, price, price_unchecked, stages};
-use crate::{Formats, Knob, Load, Logits, Subject, TwinError};
+use crate::{Formats, Knob, Load, Logits, SKEW, Sequences, Subject, TwinError};
 use fit::Fit;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -44,6 +44,8 @@ pub struct Outcome {
     pub error: f64,
     /// The same with the constants fitted on all other rows.
     pub left_out: f64,
+    /// The same with the constants fitted on the rows of machines of other classes alone.
+    pub class_left_out: f64,
     /// The same of the naive figure.
     pub naive_error: f64,
     /// The interval holds the measured value.
@@ -56,6 +58,17 @@ pub struct Outcome {
     pub trust: String,
     /// Source.
     pub source: String,
+}
+
+/// Widest interval that counts as holding a row: high over low.
+pub const WIDEST: f64 = 1.6;
+
+impl Outcome {
+    /// The interval holds the published value and is no wider than [`WIDEST`].
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.inside && self.high / self.low <= WIDEST
+    }
 }
 
 /// A constant of the fit.
@@ -93,7 +106,7 @@ pub struct Validation {
     pub constants: Vec<Fitted>,
     /// Slopes.
     pub slopes: Vec<Slope>,
-    /// Share of the rows whose interval holds the measured value and is no wider than 1.6 to 1.
+    /// Share of the rows whose interval holds the measured value and is no wider than [`WIDEST`].
     pub held: f64,
 }
 
@@ -120,7 +133,8 @@ impl Case {
             machine.set(Knob::Tensor, row.devices as f64, crate::Provenance::Datasheet)?;
         }
         let logits = if row.rows > 1 { Logits::Last } else { Logits::All };
-        let load = Load::even(row.sequences, row.rows, row.ctx, logits)?;
+        let group = Sequences { count: row.sequences, rows: row.rows, ctx: row.ctx };
+        let load = Load::new(vec![group], logits, SKEW)?;
         let fits = |at: &usize| {
             let tensor = row.tensor.as_ref().is_none_or(|t| subject.tensor_of(*at).ends_with(t.as_str()));
             let kind = row.command.as_ref().is_none_or(|c| subject.commands()[*at].info().mnemonic == c);
@@ -166,7 +180,7 @@ impl Case {
         self.row.seconds().unwrap_or(f64::NAN)
     }
 
-    fn outcome(&self, left_out: f64) -> Result<Outcome, TwinError> {
+    fn outcome(&self, left_out: f64, class_left_out: f64) -> Result<Outcome, TwinError> {
         let machine = &self.machine;
         let price = self.price(machine)?;
         let seconds = self.seconds(&price, machine);
@@ -195,6 +209,7 @@ impl Case {
             naive: value(naive),
             error: seconds / measured - 1.0,
             left_out: left_out / measured - 1.0,
+            class_left_out: class_left_out / measured - 1.0,
             naive_error: naive / measured - 1.0,
             inside: low <= truth && truth <= high,
             shares: self.shares(&price),
@@ -235,15 +250,22 @@ pub fn validate(
         }
         cases.push(Case::new(row, &programs[row.shape.as_str()])?);
     }
-    let best = Fit::best(&cases, None)?;
+    let best = Fit::best(&cases, |_, _| true)?;
+    let mut without: HashMap<&str, Fit> = HashMap::new();
+    for case in &cases {
+        let class = case.machine.class.as_str();
+        if !without.contains_key(class) {
+            without.insert(class, Fit::best(&cases, |_, other| other.machine.class != class)?);
+        }
+    }
     let mut outcomes = Vec::with_capacity(cases.len());
     for (index, case) in cases.iter().enumerate() {
         // A row that takes no part in the fit is left out of it already.
-        let fit = if case.row.weight > 0.0 { Fit::best(&cases, Some(index))? } else { best.clone() };
-        outcomes.push(case.outcome(case.under(&fit)?)?);
+        let fit = if case.row.weight > 0.0 { Fit::best(&cases, |i, _| i != index)? } else { best.clone() };
+        let class = case.under(&without[case.machine.class.as_str()])?;
+        outcomes.push(case.outcome(case.under(&fit)?, class)?);
     }
-    let held =
-        outcomes.iter().filter(|o| o.inside && o.high / o.low <= 1.6).count() as f64 / outcomes.len().max(1) as f64;
+    let held = outcomes.iter().filter(|o| o.holds()).count() as f64 / outcomes.len().max(1) as f64;
     Ok(Validation { slopes: slopes(&cases, &outcomes), constants: best.constants()?, rows: outcomes, held })
 }
 

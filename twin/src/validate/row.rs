@@ -3,8 +3,10 @@
 use crate::TwinError;
 use serde::Deserialize;
 
-/// The rows that come with the twin.
+/// The rows that the constants are fitted on, and those that came with them.
 pub const PUBLISHED: &str = include_str!("../../data/published.toml");
+/// Rows that nothing is fitted on.
+pub const JUDGED: &str = include_str!("../../data/judged.toml");
 
 /// One published measurement.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
