@@ -48,4 +48,4 @@ pub use reference::Linear;
 pub use sequencer::{Sequencer, WordsError};
 pub use source::{MemorySource, SourceError, WeightSource};
 pub use state::Capacity;
-pub use units::Counters;
+pub use units::{Counters, DeviceTime, DeviceTimes};

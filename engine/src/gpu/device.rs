@@ -18,6 +18,7 @@ use wordline_ir::state::state_layout;
 use wordline_ir::{Command, RopeId, Slot, TensorId};
 use wordline_kernels::attend::{Attend, CacheLayout};
 use wordline_kernels::gpu::attend::SHORT;
+use wordline_kernels::gpu::profile::Profile;
 use wordline_kernels::gpu::quantise::DeviceActs;
 use wordline_kernels::gpu::record::{ReadBack, encode_cleared};
 use wordline_kernels::gpu::weights::{DeviceMatrix, UploadError};
@@ -65,6 +66,8 @@ pub(super) struct Device {
     plans: Vec<(Plan, Option<wgpu::CommandBuffer>)>,
     staging: Option<Staging>,
     reads_out: bool,
+    /// Where the time of steps goes, while it is asked for.
+    pub(super) profile: Option<Profile>,
     /// A failure where no error could be returned.
     broken: Option<GpuError>,
 }
@@ -211,6 +214,7 @@ impl Device {
             plans: Vec::new(),
             staging: None,
             reads_out: wordline_ir::Ends::of(program).reads_out,
+            profile: None,
             broken: None,
             gpu,
             method,
@@ -331,8 +335,13 @@ impl Device {
         self.states.bits(&self.gpu, sequence)
     }
 
-    /// Run a step; the slots that are read back, with the rows that they hold in the end.
-    pub(super) fn run(&mut self, step: &Step) -> Result<HashMap<Slot, Vec<f32>>, StepFault> {
+    /// Run a step; the slots that are read back, with the rows that they hold in the end. `old` is what an earlier step
+    /// gave: its memory is used again.
+    pub(super) fn run(
+        &mut self,
+        step: &Step,
+        mut old: HashMap<Slot, Vec<f32>>,
+    ) -> Result<HashMap<Slot, Vec<f32>>, StepFault> {
         if let Some(error) = self.broken.take() {
             return Err(error.into());
         }
@@ -342,7 +351,7 @@ impl Device {
         let several = step.rows.len() > pass;
         for start in (0..step.rows.len()).step_by(pass) {
             let rows = start..(start + pass).min(step.rows.len());
-            let failed = self.run_rows(step, rows, several, &mut found)?;
+            let failed = self.run_rows(step, rows, several, &mut old, &mut found)?;
             // All rows run a command before the next one begins, so the first that fails is that of all passes.
             if let Some(command) = failed.filter(|c| fault.as_ref().is_none_or(|(first, ..)| c < first)) {
                 let tail = command >= step.body;
@@ -417,6 +426,7 @@ impl Device {
         step: &Step,
         range: std::ops::Range<usize>,
         several: bool,
+        old: &mut HashMap<Slot, Vec<f32>>,
         found: &mut HashMap<Slot, Vec<f32>>,
     ) -> Result<Option<usize>, StepFault> {
         let rows = &step.rows[range.clone()];
@@ -468,28 +478,67 @@ impl Device {
             self.staging = Some(Staging::new(&self.gpu, offset.next_power_of_two())?);
         }
         let Some(staging) = self.staging.clone() else { return Ok(None) };
-        let commands = match self.plans[at].1.take() {
-            Some(commands) => commands,
-            None => self.record(at, &reads, &staging)?,
+        let profiled = self.profiled(at, &reads, &staging)?;
+        let (commands, profiles) = match (profiled, self.plans[at].1.take()) {
+            (Some(commands), _) => (commands, true),
+            (None, Some(commands)) => (commands, false),
+            (None, None) => (self.record(at, &reads, &staging)?, false),
         };
         self.gpu.scope("a step", |_| self.gpu.queue().submit([commands]))?;
         // While the device runs this step the next one of this shape is recorded: only the step's words will differ.
-        self.plans[at].1 = Some(self.record(at, &reads, &staging)?);
+        if !profiles {
+            self.plans[at].1 = Some(self.record(at, &reads, &staging)?);
+        }
         let fault = staging.read(&self.gpu, offset, |bytes| {
             for (slot, region, offset) in &reads {
                 let bytes = &bytes[*offset as usize..][..region.size() as usize];
-                let values: Vec<f32> = bytemuck::pod_collect_to_vec(bytes);
+                // Mapped memory begins at a multiple of any element's size; were it not so, a copy would.
+                let copied: Vec<f32>;
+                let values: &[f32] = match bytemuck::try_cast_slice(bytes) {
+                    Ok(values) => values,
+                    Err(_) => {
+                        copied = bytemuck::pod_collect_to_vec(bytes);
+                        &copied
+                    }
+                };
                 let width = values.len() / plan_rows(kept, rows.len()).max(1);
-                let to = found.entry(*slot).or_default();
+                let to = found.entry(*slot).or_insert_with(|| {
+                    let mut memory = old.remove(slot).unwrap_or_default();
+                    memory.clear();
+                    memory
+                });
                 if moves || kept.is_none() {
-                    to.extend(values);
+                    to.extend_from_slice(values);
                 } else {
                     picked.iter().for_each(|row| to.extend_from_slice(&values[row * width..][..width]));
                 }
             }
             bytes.first_chunk().map_or(NO_FAULT, |word| u32::from_le_bytes(*word))
         })?;
+        if let (true, Some(profile)) = (profiles, &mut self.profile) {
+            profile.take(&self.gpu, &self.plans[at].0.dispatches)?;
+        }
         Ok((fault != NO_FAULT).then_some(fault as usize))
+    }
+
+    /// The step with a timestamp after each dispatch, where times are asked for and the device has any.
+    fn profiled(
+        &mut self,
+        at: usize,
+        reads: &[(Slot, Region, u64)],
+        staging: &Staging,
+    ) -> Result<Option<wgpu::CommandBuffer>, GpuError> {
+        let Some(mut profile) = self.profile.take() else { return Ok(None) };
+        let (plan, _) = &self.plans[at];
+        let fault = self.step.part(0, 4)?;
+        let commands = profile.encode(&self.gpu, &plan.clears, &plan.dispatches, &back(&fault, reads, staging))?;
+        self.profile = Some(profile);
+        Ok(commands)
+    }
+
+    /// Dispatches of the last pass.
+    pub(super) fn dispatches(&self) -> usize {
+        self.plans.last().map_or(0, |(plan, _)| plan.dispatches.len())
     }
 
     fn record(
@@ -500,9 +549,7 @@ impl Device {
     ) -> Result<wgpu::CommandBuffer, GpuError> {
         let (plan, _) = &self.plans[at];
         let fault = self.step.part(0, 4)?;
-        let mut all = vec![ReadBack { from: &fault, to: staging, offset: 0 }];
-        all.extend(reads.iter().map(|(_, region, offset)| ReadBack { from: region, to: staging, offset: *offset }));
-        encode_cleared(&self.gpu, &plan.clears, &plan.dispatches, &all)
+        encode_cleared(&self.gpu, &plan.clears, &plan.dispatches, &back(&fault, reads, staging))
     }
 
     /// The plan of a step's shape: the last of the list.
@@ -548,6 +595,12 @@ impl Device {
         }
         Ok(())
     }
+}
+
+/// What is read back: the word that says whether a command failed, and slots.
+fn back<'a>(fault: &'a Region, reads: &'a [(Slot, Region, u64)], to: &'a Staging) -> Vec<ReadBack<'a>> {
+    let slots = reads.iter().map(|(_, from, offset)| ReadBack { from, to, offset: *offset });
+    std::iter::once(ReadBack { from: fault, to, offset: 0 }).chain(slots).collect()
 }
 
 fn plan_rows(kept: Option<usize>, rows: usize) -> usize {

@@ -18,7 +18,7 @@ use crate::model::ModelError;
 use crate::sequencer::Sequencer;
 use crate::state::Capacity;
 use crate::team::Team;
-use crate::units::{self, Counters, Failure, StepRow, UnitError, Units};
+use crate::units::{self, Counters, DeviceTime, DeviceTimes, Failure, StepRow, UnitError, Units};
 use device::{Device, Step, StepFault};
 use recorded::{Recorded, record_all};
 use std::collections::HashMap;
@@ -26,6 +26,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use wordline_ir::Slot;
 use wordline_kernels::gpu::floats;
+use wordline_kernels::gpu::profile::{KindTime, Profile};
 use wordline_kernels::gpu::{Gpu, Method};
 
 /// What computes.
@@ -160,7 +161,7 @@ impl GpuUnits {
                 let hidden = (width > 0).then(|| history.hidden[first..first + rows.len() * width].to_vec());
                 let ops = self.step.ops[..body].to_vec();
                 let step = Step { rows: rows.to_vec(), ops, body, kept: None, hidden };
-                self.active.run(&step)?;
+                self.active.run(&step, HashMap::new())?;
             }
         }
         Ok(())
@@ -179,9 +180,8 @@ impl GpuUnits {
     }
 
     fn run(&mut self) -> Result<(), Failure> {
-        self.slots.clear();
         loop {
-            match self.active.run(&self.step) {
+            match self.active.run(&self.step, std::mem::take(&mut self.slots)) {
                 Ok(slots) => {
                     self.slots = slots;
                     self.count();
@@ -260,9 +260,9 @@ impl Active {
         }
     }
 
-    fn run(&mut self, step: &Step) -> Result<HashMap<Slot, Vec<f32>>, StepFault> {
+    fn run(&mut self, step: &Step, old: HashMap<Slot, Vec<f32>>) -> Result<HashMap<Slot, Vec<f32>>, StepFault> {
         match self {
-            Active::Device(device) => device.run(step),
+            Active::Device(device) => device.run(step, old),
             Active::Cpu(units) => {
                 units.begin(&step.rows);
                 if let Some(hidden) = &step.hidden {
@@ -346,6 +346,25 @@ impl Units for GpuUnits {
             Active::Device(device) => device.method.name(),
             Active::Cpu(units) => units.form(),
         }
+    }
+
+    fn profile(&mut self, on: bool) {
+        if let Active::Device(device) = &mut self.active {
+            device.profile = on.then(Profile::default);
+        }
+    }
+
+    fn device_times(&self) -> Option<DeviceTimes> {
+        let Active::Device(device) = &self.active else { return None };
+        let profile = device.profile.as_ref();
+        let steps = profile.map_or(0, Profile::steps);
+        let kind = |of: KindTime| DeviceTime {
+            kind: of.kind,
+            dispatches: of.dispatches as f64 / steps.max(1) as f64,
+            microseconds: 1e6 * of.time.as_secs_f64() / steps.max(1) as f64,
+        };
+        let kinds = profile.into_iter().flat_map(Profile::kinds).map(kind).collect();
+        Some(DeviceTimes { dispatches: device.dispatches(), steps, kinds })
     }
 
     fn notices(&mut self) -> Vec<String> {

@@ -3,6 +3,11 @@
 //!
 //! Slots are buffers of their own. A command that reads a slot and writes it whole writes the slot's other side, so it
 //! reads what was there before; from then on the other side is the slot.
+//!
+//! Neighbours are one kernel where that changes no bit, and every slot still holds what its command makes of it: an output
+//! that the next command quantises is quantised where it is made, a product is added to the residual where it is made,
+//! keys are appended where they are rotated. Only the very next command is looked at: a command in between that fails would
+//! have to fail first.
 
 use super::device::{Device, Weight};
 use super::recorded::Recorded;
@@ -11,13 +16,14 @@ use std::collections::HashMap;
 use wordline_ir::spec::NormKind;
 use wordline_ir::{Slot, TensorId};
 use wordline_kernels::attend::Attend;
-use wordline_kernels::gpu::attend::{AttendRun, LongMemory, SHORT};
-use wordline_kernels::gpu::cache::Append;
+use wordline_kernels::gpu::attend::{AttendActs, AttendRun, LongMemory, SHORT};
+use wordline_kernels::gpu::cache::{Append, Bank};
 use wordline_kernels::gpu::conv::Conv;
 use wordline_kernels::gpu::delta::Delta;
 use wordline_kernels::gpu::job::Job;
-use wordline_kernels::gpu::matvec::{Array, GatherRun, MatvecRun, RoutedRun, RunError};
+use wordline_kernels::gpu::matvec::{Array, GatherRun, MatvecRun, Residual, RoutedRun, RunError};
 use wordline_kernels::gpu::quantise::{DeviceActs, QuantiseRun};
+use wordline_kernels::gpu::rotate_append::RotateAppend;
 use wordline_kernels::gpu::rows::{Largest, keep};
 use wordline_kernels::gpu::vector::{Bound, MicroRun};
 use wordline_kernels::gpu::{Dispatch, GpuError, Region};
@@ -87,6 +93,9 @@ pub(super) struct Maker<'a> {
     quantised: Option<(Slot, usize, usize)>,
     operands: HashMap<usize, Operand>,
     positions: usize,
+    /// The command after the one at hand, if rows do not move in between; it is part of this one's kernel.
+    next: Option<Recorded>,
+    merged: bool,
 }
 
 impl Plan {
@@ -101,6 +110,8 @@ impl Plan {
             quantised: None,
             operands: HashMap::new(),
             positions: key.positions,
+            next: None,
+            merged: false,
         };
         if key.hidden {
             maker.written.insert(Slot::X, usize::MAX);
@@ -109,6 +120,10 @@ impl Plan {
             if index == key.body {
                 maker.pick(&key)?;
             }
+            if std::mem::take(&mut maker.merged) {
+                continue;
+            }
+            maker.next = key.ops.get(index + 1).filter(|_| index + 1 != key.body).copied();
             maker.op(index as u32, op)?;
         }
         let Maker { jobs, sides, clears, operands, written, .. } = maker;
@@ -188,31 +203,51 @@ impl Maker<'_> {
         }
     }
 
-    fn micro(&mut self, micro: &Micro, heads: usize, width: usize, params: &[f32], operands: &[Bound<'_>]) {
-        self.micro_with(micro, heads, width, params, Function::Relu, operands);
+    fn run<'m>(&self, micro: &'m Micro, heads: usize, width: usize, params: &'m [f32]) -> MicroRun<'m> {
+        MicroRun { micro, rows: self.rows, heads, width, params, act: Function::Relu, first_lane: 0 }
     }
 
-    fn micro_with(
-        &mut self,
-        micro: &Micro,
-        heads: usize,
-        width: usize,
-        params: &[f32],
-        act: Function,
-        operands: &[Bound<'_>],
-    ) {
+    fn micro(&mut self, micro: &Micro, heads: usize, width: usize, params: &[f32], operands: &[Bound<'_>]) {
         if heads * width > 0 {
-            let run = MicroRun { micro, rows: self.rows, heads, width, params, act, first_lane: 0 };
-            self.jobs.push(run.job(operands));
+            self.jobs.push(self.run(micro, heads, width, params).job(operands));
         }
+    }
+
+    /// The matrix of the next command and its columns, if that quantises rows of this slot.
+    fn wanted(&self, out: Slot) -> Option<usize> {
+        let Some(Recorded::Matvec(next)) = self.next.filter(|_| self.rows > 0) else { return None };
+        let Some(Weight::Matrix(matrix)) = self.device.weight(next.weight) else { return None };
+        (next.x == out).then(|| matrix.layout().cols())
+    }
+
+    /// A micro-program into a slot, quantised besides where the next command, number `index + 1`, wants that.
+    fn micro_into(
+        &mut self,
+        (index, out): (u32, Slot),
+        run: &MicroRun<'_>,
+        operands: &[Bound<'_>],
+    ) -> Result<(), PlanError> {
+        if run.heads * run.width == 0 {
+            return Ok(());
+        }
+        if let Some(cols) = self.wanted(out) {
+            let acts = self.device.acts.shaped(self.rows, cols, self.device.formats.acts)?;
+            if let Some(job) = run.quantised(&self.device.gpu, operands, index + 1, &acts) {
+                self.jobs.push(job);
+                self.quantised = Some((out, self.rows, cols));
+                return Ok(());
+            }
+        }
+        self.jobs.push(run.job(operands));
+        Ok(())
     }
 
     fn op(&mut self, index: u32, op: &Recorded) -> Result<(), PlanError> {
         match op {
             Recorded::Embed(op) => self.embed(op)?,
-            Recorded::Norm(op) => self.norm(op)?,
+            Recorded::Norm(op) => self.norm(index, op)?,
             Recorded::HeadNorm(op) => self.head_norm(op)?,
-            Recorded::Rotate(op) => self.rotate(op),
+            Recorded::Rotate(op) => self.rotate(index, op)?,
             Recorded::Scale(op) => {
                 let (width, x) = (self.width(op.x), self.update(op.x));
                 self.micro(&table::SCALE, 1, op.width.unwrap_or(width), &[op.scale], &[Bound::rows(&x, width, 0)]);
@@ -229,7 +264,8 @@ impl Maker<'_> {
                 let (heads, of) = if op.group == 1 { (1, width) } else { (width / op.group, op.group) };
                 let gates = Bound::rows(&gate, self.width(op.gate), gate_head);
                 let bound = [Bound::rows(&x, width, head), gates, Bound::rows(&out, width, head)];
-                self.micro(micro, heads, of, &[], &bound);
+                let run = self.run(micro, heads, of, &[]);
+                self.micro_into((index, op.out), &run, &bound)?;
             }
             Recorded::Conv(op) => self.conv(op)?,
             Recorded::L2Norm(op) => {
@@ -255,7 +291,8 @@ impl Maker<'_> {
                 let params = [inverse_of(op.head_dim), op.eps];
                 let bound = [rows(&x), rows(&gate), Bound::shared(&weight), rows(&out)];
                 let act = crate::int8::function(op.act);
-                self.micro_with(&table::GATED_NORM, width / op.head_dim, op.head_dim, &params, act, &bound);
+                let run = self.run(&table::GATED_NORM, width / op.head_dim, op.head_dim, &params);
+                self.micro_into((index, op.out), &MicroRun { act, ..run }, &bound)?;
             }
             Recorded::Act(op) => {
                 let (width, out_width) = (self.width(op.x), self.width(op.out));
@@ -265,10 +302,12 @@ impl Maker<'_> {
                 if op.gated {
                     let inner = width / (2 * op.groups);
                     let bound = [Bound::rows(&x, width, 2 * inner), Bound::rows(&out, out_width, inner)];
-                    self.micro_with(&table::ACT_GATED, op.groups, inner, &[], act, &bound);
+                    let run = self.run(&table::ACT_GATED, op.groups, inner, &[]);
+                    self.micro_into((index, op.out), &MicroRun { act, ..run }, &bound)?;
                 } else {
                     let bound = [Bound::rows(&x, width, 0), Bound::rows(&out, out_width, 0)];
-                    self.micro_with(&table::ACT, 1, width, &[], act, &bound);
+                    let run = self.run(&table::ACT, 1, width, &[]);
+                    self.micro_into((index, op.out), &MicroRun { act, ..run }, &bound)?;
                 }
             }
             Recorded::Add(op) => {
@@ -304,22 +343,20 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn norm(&mut self, op: &units::Norm) -> Result<(), PlanError> {
+    fn norm(&mut self, index: u32, op: &units::Norm) -> Result<(), PlanError> {
         let width = self.width(op.x);
         let (x, weight) = (self.read(op.x), self.plain(op.weight)?.clone());
         let bias = op.bias.map(|id| self.plain(id).cloned()).transpose()?;
         let out = self.write(op.out, &[op.x]);
         let (x, weight, out) = (Bound::rows(&x, width, 0), Bound::shared(&weight), Bound::rows(&out, width, 0));
         let params = [inverse_of(width), op.eps];
-        match (op.kind, &bias) {
-            (NormKind::Rms, _) => self.micro(&table::NORM_RMS, 1, width, &params, &[x, weight, out]),
-            (NormKind::Ln, None) => self.micro(&table::NORM_LN, 1, width, &params, &[x, weight, out]),
-            (NormKind::Ln, Some(bias)) => {
-                let bound = [x, weight, Bound::shared(bias), out];
-                self.micro(&table::NORM_LN_BIAS, 1, width, &params, &bound);
-            }
-        }
-        Ok(())
+        let (micro, bound) = match (op.kind, &bias) {
+            (NormKind::Rms, _) => (&table::NORM_RMS, vec![x, weight, out]),
+            (NormKind::Ln, None) => (&table::NORM_LN, vec![x, weight, out]),
+            (NormKind::Ln, Some(bias)) => (&table::NORM_LN_BIAS, vec![x, weight, Bound::shared(bias), out]),
+        };
+        let run = self.run(micro, 1, width, &params);
+        self.micro_into((index, op.out), &run, &bound)
     }
 
     fn head_norm(&mut self, op: &units::HeadNorm) -> Result<(), PlanError> {
@@ -336,7 +373,31 @@ impl Maker<'_> {
         Ok(())
     }
 
-    fn rotate(&mut self, op: &units::Rotate) {
+    /// The cache's one bank, if it has all key heads and every state.
+    fn one_bank(&self, layer: usize) -> Option<Bank<'_>> {
+        let cache = self.device.states.layers[layer].cache.as_ref()?;
+        let mut banks = cache.banks();
+        banks.next().filter(|_| banks.next().is_none())
+    }
+
+    fn rotate(&mut self, index: u32, op: &units::Rotate) -> Result<(), PlanError> {
+        if let Some(Recorded::CacheAppend(next)) = self.next
+            && (next.qkv, next.heads, next.kv_heads, next.head_dim) == (op.qkv, op.heads, op.kv_heads, op.head_dim)
+            && self.one_bank(next.layer).is_some()
+        {
+            let (width, qkv) = (self.width(op.qkv), self.update(op.qkv));
+            let Some(bank) = self.one_bank(next.layer) else { return Ok(()) };
+            let keys_at = op.heads * op.head_dim;
+            let append = Append { rows: self.rows, command: index + 1, qkv: &qkv, width, keys_at, bank };
+            let (cos, sin) = self.device.rope(op.table);
+            let interleaved = self.device.interleaved(op.table);
+            let (heads, rot, scale) = (op.heads, op.rot, op.scale);
+            let job = RotateAppend { append, heads, rot, interleaved, scale, cos, sin }.job()?;
+            self.jobs.push(job);
+            self.operands.insert(index as usize + 1, Operand { region: qkv, rows: self.rows, picks: None });
+            self.merged = true;
+            return Ok(());
+        }
         let (width, qkv) = (self.width(op.qkv), self.update(op.qkv));
         let pairs = op.rot / 2;
         let (cos, sin) = self.device.rope(op.table);
@@ -352,6 +413,7 @@ impl Maker<'_> {
         if op.rot < op.head_dim {
             self.micro(&table::SCALE, op.heads, op.head_dim - op.rot, &[op.scale], &[x.from(op.rot)]);
         }
+        Ok(())
     }
 
     fn array(&self) -> Array<'_> {
@@ -387,6 +449,21 @@ impl Maker<'_> {
         }
         self.touched(op.y);
         let y = self.at(op.y);
+        let whole = op.offset == 0 && layout.rows() == width;
+        let add = match self.next {
+            // The product's slot keeps the product; a sum that goes elsewhere than to its first operand is rare.
+            Some(Recorded::Add(add)) if whole && add.y == op.y && add.x == add.out && add.x != op.y => Some(add),
+            _ => None,
+        };
+        let stream = add.map(|add| self.update(add.out));
+        self.merged = add.is_some();
+        let residual = add.zip(stream.as_ref()).map(|(add, stream)| Residual {
+            x: stream,
+            out: stream,
+            offset: 0,
+            stride: width,
+            scale: add.scale,
+        });
         let run = MatvecRun {
             command: index,
             matrix,
@@ -395,7 +472,7 @@ impl Maker<'_> {
             offset: op.offset,
             stride: width,
             bias: bias.as_ref(),
-            residual: None,
+            residual,
         };
         let jobs = self.array().matvec(&self.device.gpu, &run)?;
         self.jobs.extend(jobs);
@@ -449,6 +526,7 @@ impl Maker<'_> {
         let (width, qkv) = (self.width(op.qkv), self.read(op.qkv));
         self.operands.insert(index as usize, Operand { region: qkv.clone(), rows: self.rows, picks: None });
         let out = self.write(op.out, &[op.qkv]);
+        let wanted = self.wanted(op.out);
         let Device { method, table, formats, gpu, .. } = self.device;
         let Some(cache) = &self.device.states.layers[op.layer].cache else {
             return Err(UnitError::value(op.qkv, 0, &"the layer has no cache").into());
@@ -470,6 +548,9 @@ impl Maker<'_> {
             );
             (each, Some(memory))
         };
+        let acts = wanted.map(|cols| self.device.acts.shaped(self.rows, cols, formats.acts)).transpose()?;
+        let acts = acts.filter(|acts| memory.is_none() && acts.cols() == op.heads * v_dim);
+        let quantised = acts.as_ref().and_then(|acts| AttendActs::of(gpu, &cache.layout, index + 1, acts));
         let long = memory.as_ref().map(|(scores, sums, lanes)| LongMemory { scores, sums, lanes, positions: seen });
         for first_row in (0..self.rows).step_by(each.max(1)) {
             for bank in cache.banks() {
@@ -486,11 +567,14 @@ impl Maker<'_> {
                     out: &out,
                     bank,
                     long,
+                    quantised,
                 };
                 self.jobs.extend(run.jobs()?);
             }
         }
-        let _ = gpu;
+        if quantised.is_some() {
+            self.quantised = Some((op.out, self.rows, op.heads * v_dim));
+        }
         Ok(())
     }
 

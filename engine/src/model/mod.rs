@@ -13,7 +13,7 @@ use crate::sequencer::{Sequencer, issue};
 use crate::source::WeightSource;
 use crate::state::Capacity;
 use crate::team::Team;
-use crate::units::{Counters, StepRow, UnitError, Units};
+use crate::units::{Counters, DeviceTimes, StepRow, UnitError, Units};
 use std::sync::Arc;
 use times::CommandTimes;
 use wordline_ir::{Command, Ends, Program, Slot};
@@ -259,6 +259,17 @@ impl EngineModel {
     /// What the commands took since [`EngineModel::time_commands`], by kind, in the order of the opcodes.
     pub fn command_times(&self) -> impl Iterator<Item = CommandTime> {
         self.times.kinds()
+    }
+
+    /// Ask a device for its own times of the steps from now on, from zero; nothing where no device computes.
+    pub fn profile(&mut self, on: bool) {
+        self.units.profile(on);
+    }
+
+    /// What a device says of its steps since [`EngineModel::profile`]; `None` where none computes.
+    #[must_use]
+    pub fn device_times(&self) -> Option<DeviceTimes> {
+        self.units.device_times()
     }
 
     /// What the units found out about themselves since the last time, for people: forms that the audit demoted. The

@@ -68,6 +68,28 @@ impl Counters {
     }
 }
 
+/// What the steps on a device are made of.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct DeviceTimes {
+    /// Dispatches of the last step; of its last pass where it took several.
+    pub dispatches: usize,
+    /// Steps that were profiled; a step in several passes counts each. 0 where the device has no timestamps.
+    pub steps: u64,
+    /// What they were made of, by name.
+    pub kinds: Vec<DeviceTime>,
+}
+
+/// One kind of kernel in a step, on average.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct DeviceTime {
+    /// Name of the kernel.
+    pub kind: String,
+    /// Dispatches a step.
+    pub dispatches: f64,
+    /// Microseconds a step, by the device's timestamps: from the end of the dispatch before each.
+    pub microseconds: f64,
+}
+
 /// Why a unit could not finish a command.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnitError {
@@ -155,6 +177,13 @@ pub trait Units: Send {
     /// What the units found out about themselves since the last time, for people: forms that were demoted.
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
+    }
+    /// Ask a device for its own times of the steps from now on, from zero; a step that is profiled is slower. Units that
+    /// run on no device take no notice.
+    fn profile(&mut self, _on: bool) {}
+    /// What a device says of its steps; `None` where none computes.
+    fn device_times(&self) -> Option<DeviceTimes> {
+        None
     }
     /// Everything that a sequence's state holds, as bits, in a fixed order: equal states give equal lists.
     fn state_bits(&self, sequence: usize) -> Vec<u64>;

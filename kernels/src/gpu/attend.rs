@@ -6,11 +6,12 @@
 
 use super::Method;
 use super::cache::{BANK, Bank, fits, format_text};
-use super::device::GpuError;
+use super::device::{Gpu, GpuError};
 use super::job::{Job, fill};
+use super::quantise::{self, DeviceActs};
 use super::record::Region;
 use super::wgsl::prelude;
-use crate::attend::Attend;
+use crate::attend::{Attend, CacheLayout};
 use crate::format::{BLOCK, EXP_MAX, Limbs};
 use crate::math::Function;
 use std::fmt::Write as _;
@@ -64,6 +65,30 @@ pub struct AttendRun<'a> {
     pub bank: Bank<'a>,
     /// Memory where views may be longer than [`SHORT`].
     pub long: Option<LongMemory<'a>>,
+    /// What the output becomes besides.
+    pub quantised: Option<AttendActs<'a>>,
+}
+
+/// The array unit's operand that an attention's output becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendActs<'a> {
+    /// The command whose operand it is, for a fault.
+    pub command: u32,
+    /// `[rows, query heads * value dim]`; written.
+    pub acts: &'a DeviceActs,
+    /// Threads of a subgroup.
+    subgroup: u32,
+}
+
+impl<'a> AttendActs<'a> {
+    /// For the short form's rows of `heads` heads of a cache; `None` where the device has no subgroups of one size, or a
+    /// head is no row of whole blocks.
+    #[must_use]
+    pub fn of(gpu: &Gpu, layout: &CacheLayout, command: u32, acts: &'a DeviceActs) -> Option<Self> {
+        let size = gpu.facts().subgroup_size().filter(|s| *s >= 8 && THREADS.is_multiple_of(*s as usize))?;
+        let whole = layout.v_dim().is_multiple_of(BLOCK) && acts.cols().is_multiple_of(layout.v_dim());
+        whole.then_some(Self { command, acts, subgroup: size })
+    }
 }
 
 /// Four products of int8 in two words.
@@ -85,6 +110,7 @@ pub(super) fn dot_text(method: Method, binding: usize) -> String {
 const COMMON: &str = "
 struct Params {
   bank: Bank, width: u32, group: u32, window: u32, command: u32, cap: f32, first_row: u32, positions: u32, heads: u32,
+  quantises: u32,
 }
 @group(0) @binding(1) var<storage, read> params: Params;
 const HEAD_DIM: u32 = $HEAD_DIMu;
@@ -102,19 +128,19 @@ fn view(row: u32) -> View {
 
 /// Quantise the head's query into workgroup memory.
 const QUERY: &str = "
-var<workgroup> q_max: array<atomic<u32>, BLOCKS>;
-var<workgroup> q_high: array<u32, $QUERY_WORDS>;
-var<workgroup> q_low: array<u32, $QUERY_WORDS>;
-var<workgroup> q_scale: array<f32, BLOCKS>;
+var<workgroup> query_max: array<atomic<u32>, BLOCKS>;
+var<workgroup> query_high: array<u32, $QUERY_WORDS>;
+var<workgroup> query_low: array<u32, $QUERY_WORDS>;
+var<workgroup> query_scale: array<f32, BLOCKS>;
 fn query_bits(at: u32, i: u32) -> u32 { return select(0u, bitcast<u32>(qkv[at + min(i, HEAD_DIM - 1u)]), i < HEAD_DIM); }
 fn query(row: u32, head: u32, t: u32, live: bool) {
   let q0 = row * params.width + head * HEAD_DIM;
-  for (var i = t; i < BLOCKS; i += $THREADSu) { atomicStore(&q_max[i], 0u); }
+  for (var i = t; i < BLOCKS; i += $THREADSu) { atomicStore(&query_max[i], 0u); }
   workgroupBarrier();
-  for (var i = t; i < HEAD_DIM; i += $THREADSu) { atomicMax(&q_max[i / 32u], query_bits(q0, i) & 0x7fffffffu); }
+  for (var i = t; i < HEAD_DIM; i += $THREADSu) { atomicMax(&query_max[i / 32u], query_bits(q0, i) & 0x7fffffffu); }
   workgroupBarrier();
   for (var i = t; i < BLOCKS * 8u; i += $THREADSu) {
-    let bits = atomicLoad(&q_max[i / 8u]);
+    let bits = atomicLoad(&query_max[i / 8u]);
     let e = pow2_exponent(bits, $Q_LIMITu);
     if (live && (!finite(bits) || e > $EXP_MAX)) { fail(params.command); }
     var high = 0u;
@@ -125,23 +151,20 @@ fn query(row: u32, head: u32, t: u32, live: bool) {
       low |= (u32(l) & 255u) << (8u * c);
       high |= (u32((q - l) >> 8u) & 255u) << (8u * c);
     }
-    q_high[i] = high;
-    q_low[i] = low;
-    if (i % 8u == 0u) { q_scale[i / 8u] = pow2(min(e, $EXP_MAX)); }
+    query_high[i] = high;
+    query_low[i] = low;
+    if (i % 8u == 0u) { query_scale[i / 8u] = pow2(min(e, $EXP_MAX)); }
   }
   workgroupBarrier();
 }
 fn key_block(sum: f32, tile: u32, place: u32, base: u32, block: u32) -> f32 {
   let byte = 16u + block * 16u + place;
   let code = (cache[tile + byte / 4u] >> (8u * (byte % 4u))) & 255u;
-  let scale = bitcast<f32>((base + code) << 20u) * q_scale[block];
-  var high = 0;
-  var low = 0;
-  for (var quad = 0u; quad < 8u; quad += 1u) {
-    let word = cache[tile + params.bank.scales + (block * 8u + quad) * 16u + place] ^ 0x80808080u;
-    low += dot4(word, q_low[block * 8u + quad]);
-    $Q_HIGH_DOT
-  }
+  let scale = bitcast<f32>((base + code) << 20u) * query_scale[block];
+  let k0 = tile + params.bank.scales + block * 128u + place;
+  $WORDS_K
+  let low = $Q_LOW_DOT;
+  $Q_HIGH_DOT
   var s = sum;
   $Q_HIGH_SUM
   return b(s + f32(low) * scale);
@@ -163,11 +186,11 @@ const TERMS: &str = "
 var<workgroup> t_max: array<atomic<u32>, $PAIRS>;
 var<workgroup> t_high: array<u32, $TERM_WORDS>;
 var<workgroup> t_low: array<u32, $TERM_WORDS>;
-fn term_word(page: u32, block: u32, quad: u32, e: i32, at: u32, state: u32, head: u32) {
+fn term_word(four: vec4<u32>, e: i32, at: u32) {
   var high = 0u;
   var low = 0u;
   for (var c = 0u; c < 4u; c += 1u) {
-    let q = quantise_pow2(bitcast<u32>(weighted(page, block, quad * 4u + c, state, head)), e);
+    let q = quantise_pow2(four[c], e);
     let l = (q << 24u) >> 24u;
     low |= (u32(l) & 255u) << (8u * c);
     high |= (u32((q - l) >> 8u) & 255u) << (8u * c);
@@ -175,24 +198,24 @@ fn term_word(page: u32, block: u32, quad: u32, e: i32, at: u32, state: u32, head
   t_high[at] = high;
   t_low[at] = low;
 }
-// The term of position `i` of a page times its value's scale.
-fn weighted(page: u32, block: u32, i: u32, state: u32, head: u32) -> f32 {
-  let byte = block * 32u + i;
-  let word = cache[page_at(state, page, head) + params.bank.exponents + byte / 4u];
-  let e = i32((word >> (8u * (byte % 4u))) << 24u) >> 24u;
-  return r(term(page, i) * pow2(e));
+// The terms of four positions of a page times their values' scales, as bits.
+fn weighted(page: u32, block: u32, quad: u32, state: u32, head: u32) -> vec4<u32> {
+  let word = cache[page_at(state, page, head) + params.bank.exponents + block * 8u + quad];
+  var four = vec4<u32>(0u);
+  for (var c = 0u; c < 4u; c += 1u) {
+    let e = i32((word >> (8u * c)) << 24u) >> 24u;
+    four[c] = bitcast<u32>(r(term(page, quad * 4u + c) * pow2(e)));
+  }
+  return four;
 }
+fn largest_of(four: vec4<u32>) -> u32 { return max(max(four.x, four.y), max(four.z, four.w)); }
 fn value_block(sum: f32, at: u32, page: u32, d: u32, state: u32, head: u32) -> f32 {
   let bits = atomicLoad(&t_max[at]);
   let scale = pow2(pow2_exponent(bits, $P_LIMITu));
   let v0 = page_at(state, page, head) + params.bank.values + (d / 16u) * 128u + d % 16u;
-  var high = 0;
-  var low = 0;
-  for (var quad = 0u; quad < 8u; quad += 1u) {
-    let word = cache[v0 + quad * 16u] ^ 0x80808080u;
-    low += dot4(word, t_low[at * 8u + quad]);
-    $P_HIGH_DOT
-  }
+  $WORDS_V
+  let low = $P_LOW_DOT;
+  $P_HIGH_DOT
   var s = sum;
   $P_HIGH_SUM
   return b(s + f32(low) * scale);
@@ -209,7 +232,7 @@ var<workgroup> lanes: array<f32, $ROOM>;
 var<private> first_page: u32;
 fn term(page: u32, i: u32) -> f32 { return scores[(page - first_page) * 32u + i]; }
 fn larger(x: f32, y: f32) -> f32 { return select(x, y, x < y); }
-@compute @workgroup_size($THREADS) fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+@compute @workgroup_size($THREADS) fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32$SUBGROUPS) {
   let row = params.first_row + group.y;
   let state = step.row[row].state;
   let live = begin() && mine(state);
@@ -260,22 +283,18 @@ $TREE
     for (var lap = v.page / LANES; lap * LANES < v.page + pages; lap += 1u) {
       for (var i = t; i < $PAIRSu; i += $THREADSu) { atomicStore(&t_max[i], 0u); }
       workgroupBarrier();
-      for (var i = t; i < $PAIRSu * 8u; i += $THREADSu) {
+      for (var first = 0u; first < $PAIRSu * 8u; first += $THREADSu) {
+        let i = first + t;
         let page = lap * LANES + (i / 8u) / $SLICEu;
         let block = slice + (i / 8u) % $SLICEu;
-        if (page >= v.page && page < v.page + pages && block < $V_BLOCKSu) {
-          var bits = 0u;
-          for (var c = 0u; c < 4u; c += 1u) { bits = max(bits, bitcast<u32>(weighted(page, block, (i % 8u) * 4u + c, state, kv))); }
-          atomicMax(&t_max[i / 8u], bits);
+        let seen = i < $PAIRSu * 8u && page >= v.page && page < v.page + pages && block < $V_BLOCKSu;
+        var four = vec4<u32>(0u);
+        if (seen) {
+          four = weighted(page, block, i % 8u, state, kv);
+          atomicMax(&t_max[i / 8u], largest_of(four));
         }
-      }
-      workgroupBarrier();
-      for (var i = t; i < $PAIRSu * 8u; i += $THREADSu) {
-        let page = lap * LANES + (i / 8u) / $SLICEu;
-        let block = slice + (i / 8u) % $SLICEu;
-        if (page >= v.page && page < v.page + pages && block < $V_BLOCKSu) {
-          term_word(page, block, i % 8u, pow2_exponent(atomicLoad(&t_max[i / 8u]), $P_LIMITu), i, state, kv);
-        }
+        workgroupBarrier();
+        if (seen) { term_word(four, pow2_exponent(atomicLoad(&t_max[i / 8u]), $P_LIMITu), i); }
       }
       workgroupBarrier();
       $ACC_STEP
@@ -287,13 +306,24 @@ $TREE
       let at = slice * 32u + d;
       if (live && at < V_DIM) {
         $FOLD
-        out[(row * params.heads + head) * V_DIM + at] = r(folded * inverse);
+        let result = r(folded * inverse);
+        out[(row * params.heads + head) * V_DIM + at] = result;
+        $MADE
       }
     }
     workgroupBarrier();
+    $QUANTISE
   }
 }
 ";
+
+/// The slice's results as limbs; all threads shuffle, the first of them have quads.
+const QUANTISE: &str = "let local = piece * $SUBGROUPu + lane;
+    let quad = min(local, $SLICEu * 8u - 1u);
+    let four = vec4<u32>(made[quad * 4u], made[quad * 4u + 1u], made[quad * 4u + 2u], made[quad * 4u + 3u]);
+    let inside = local < $SLICEu * 8u && slice + quad / 8u < $V_BLOCKSu;
+    q_quad(row, head * $V_BLOCKSu + slice + quad / 8u, quad % 8u, four, live && inside, params.quantises);
+    workgroupBarrier();";
 
 const SCORES_MAIN: &str = "
 @group(0) @binding(2) var<storage, read> qkv: array<f32>;
@@ -383,22 +413,18 @@ fn term(page: u32, i: u32) -> f32 { return scores[terms_at + page * 32u + i]; }
   for (var lap = first; lap < v.page + pages; lap += LANES * $LAPu) {
     for (var i = t; i < $PAIRSu; i += $THREADSu) { atomicStore(&t_max[i], 0u); }
     workgroupBarrier();
-    for (var i = t; i < $PAIRSu * 8u; i += $THREADSu) {
+    for (var start = 0u; start < $PAIRSu * 8u; start += $THREADSu) {
+      let i = start + t;
       let page = lap + LANES * ((i / 8u) / $SLICEu);
       let block = slice + (i / 8u) % $SLICEu;
-      if (page < v.page + pages && block < $V_BLOCKSu) {
-        var bits = 0u;
-        for (var c = 0u; c < 4u; c += 1u) { bits = max(bits, bitcast<u32>(weighted(page, block, (i % 8u) * 4u + c, state, kv))); }
-        atomicMax(&t_max[i / 8u], bits);
+      let seen = i < $PAIRSu * 8u && page < v.page + pages && block < $V_BLOCKSu;
+      var four = vec4<u32>(0u);
+      if (seen) {
+        four = weighted(page, block, i % 8u, state, kv);
+        atomicMax(&t_max[i / 8u], largest_of(four));
       }
-    }
-    workgroupBarrier();
-    for (var i = t; i < $PAIRSu * 8u; i += $THREADSu) {
-      let page = lap + LANES * ((i / 8u) / $SLICEu);
-      let block = slice + (i / 8u) % $SLICEu;
-      if (page < v.page + pages && block < $V_BLOCKSu) {
-        term_word(page, block, i % 8u, pow2_exponent(atomicLoad(&t_max[i / 8u]), $P_LIMITu), i, state, kv);
-      }
+      workgroupBarrier();
+      if (seen) { term_word(four, pow2_exponent(atomicLoad(&t_max[i / 8u]), $P_LIMITu), i); }
     }
     workgroupBarrier();
     if (t < $SLICEu * 32u && d < V_DIM) {
@@ -439,7 +465,8 @@ impl AttendRun<'_> {
         let group = self.heads / layout.kv_heads();
         let (q_heads, rows) = ((self.bank.heads * group) as u32, self.rows as u32);
         let Some(long) = self.long else {
-            let operands = [self.qkv, self.bank.memory, self.out];
+            let mut operands = vec![self.qkv, self.bank.memory, self.out];
+            operands.extend(self.quantised.into_iter().flat_map(|q| [q.acts.limbs(), q.acts.scales()]));
             return Ok(vec![self.job("attend", &[QUERY, TERMS, SHORT_MAIN], [q_heads, rows, 1], &operands, true)]);
         };
         let lanes = self.attend.lanes.count() as u32;
@@ -498,7 +525,21 @@ impl AttendRun<'_> {
         let fold_from = |l: usize| {
             if long { format!("lanes[l0 + {l}u * V_DIM]") } else { format!("lanes[{l}u * {}u + d]", slice * BLOCK) }
         };
+        let quantised = self.quantised.filter(|_| !long);
+        let ends = quantised.map_or_else(String::new, |q| {
+            QUANTISE
+                .replace("$SUBGROUP", &q.subgroup.to_string())
+                .replace("$SLICE", &slice.to_string())
+                .replace("$V_BLOCKS", &layout.v_dim().div_ceil(BLOCK).to_string())
+        });
+        let where_quantised = |text: &str| quantised.map_or_else(String::new, |_| text.to_owned());
         let values = [
+            ("$QUANTISE", ends),
+            ("$MADE", where_quantised("made[d] = bitcast<u32>(result);")),
+            (
+                "$SUBGROUPS",
+                where_quantised(", @builtin(subgroup_id) piece: u32, @builtin(subgroup_invocation_id) lane: u32"),
+            ),
             ("$HEAD_DIM", layout.head_dim().to_string()),
             ("$BLOCKS", blocks.to_string()),
             ("$V_DIM", layout.v_dim().to_string()),
@@ -512,9 +553,13 @@ impl AttendRun<'_> {
             ("$Q_LIMIT", queries.max().to_string()),
             ("$P_LIMIT", probs.max().to_string()),
             ("$EXP_MAX", EXP_MAX.to_string()),
-            ("$Q_HIGH_DOT", two(queries, "high += dot4(word, q_high[block * 8u + quad]);")),
+            ("$WORDS_K", words("k0")),
+            ("$WORDS_V", words("v0")),
+            ("$Q_LOW_DOT", int8_sum("query_low", "block")),
+            ("$P_LOW_DOT", int8_sum("t_low", "at")),
+            ("$Q_HIGH_DOT", two(queries, &format!("let high = {};", int8_sum("query_high", "block")))),
             ("$Q_HIGH_SUM", two(queries, "s = b(s + f32(high) * (scale * 256.0));")),
-            ("$P_HIGH_DOT", two(probs, "high += dot4(word, t_high[at * 8u + quad]);")),
+            ("$P_HIGH_DOT", two(probs, &format!("let high = {};", int8_sum("t_high", "at")))),
             ("$P_HIGH_SUM", two(probs, "s = b(s + f32(high) * (scale * 256.0));")),
             ("$SCORE_LANES", score_lanes(blocks, lanes)),
             ("$CAP", if self.attend.cap.is_some() { cap.to_owned() } else { "return s;".to_owned() }),
@@ -554,17 +599,44 @@ impl AttendRun<'_> {
         for part in parts {
             source += &fill(part, &values);
         }
-        let mut constants = self.bank.words();
+        if let Some(q) = quantised {
+            source += &quantise::text(q.acts.format(), q.acts.cols());
+            source += &quantise::outputs(q.acts.format(), 5, true);
+            let _ = writeln!(source, "var<workgroup> made: array<u32, {}>;", slice * BLOCK);
+        }
+        // Loads of words that no step changes would stand before every address; what differs from layer to layer stays.
+        let bank = self.bank.words();
+        let fixed = ["head_words", "exponents", "values", "tile", "scales"].into_iter().zip(&bank);
+        for (name, word) in fixed.chain([("heads", &bank[6]), ("pages", &bank[7])]) {
+            source = source.replace(&format!("params.bank.{name}"), &format!("{word}u"));
+        }
         let group = self.heads / layout.kv_heads();
-        constants.extend([self.width, group, self.attend.window.unwrap_or(0)].map(|n| n as u32));
+        let window = self.attend.window.unwrap_or(0);
+        for (name, word) in [("width", self.width), ("group", group), ("window", window), ("heads", self.heads)] {
+            source = source.replace(&format!("params.{name}"), &format!("{word}u"));
+        }
+        let mut constants = self.bank.words();
+        constants.extend([self.width, group, window].map(|n| n as u32));
         constants.extend([self.command, self.attend.cap.unwrap_or(0.0).to_bits(), self.first_row as u32]);
         constants.extend([self.long.map_or(0, |l| l.positions as u32), self.heads as u32]);
+        constants.push(quantised.map_or(0, |q| q.command));
         let mut operands: Vec<Region> = operands.iter().map(|r| (*r).clone()).collect();
         if dots && self.method == Method::Lut {
             operands.extend(self.table.cloned());
         }
         Job { label, source, groups, constants, operands }
     }
+}
+
+/// The eight words of a block of 32 values, 16 words apart, all asked for at once.
+fn words(at: &str) -> String {
+    (0..8).map(|q| format!("let w{q} = cache[{at} + {}u] ^ 0x80808080u;\n  ", 16 * q)).collect()
+}
+
+/// Their products with a block of limbs.
+fn int8_sum(limbs: &str, block: &str) -> String {
+    let each: Vec<String> = (0..8).map(|q| format!("dot4(w{q}, {limbs}[{block} * 8u + {q}u])")).collect();
+    each.join(" + ")
 }
 
 /// The lanes of a score and their tree; lanes without a block hold +0.0, which adds nothing.

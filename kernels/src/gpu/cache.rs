@@ -148,11 +148,8 @@ pub struct Append<'a> {
     pub bank: Bank<'a>,
 }
 
-const APPEND: &str = "
-struct Params { bank: Bank, width: u32, keys: u32, values: u32, command: u32 }
-@group(0) @binding(1) var<storage, read> params: Params;
-@group(0) @binding(2) var<storage, read> qkv: array<f32>;
-@group(0) @binding(3) var<storage, read_write> cache: array<atomic<u32>>;
+/// Quantise a head's keys and values into its page; `key_bits(first, i, n)` gives a key's element.
+pub(super) const APPEND: &str = "
 var<workgroup> largest: array<atomic<u32>, $SLOTS>;
 fn bits_of(at: u32, i: u32, n: u32) -> u32 { return select(0u, bitcast<u32>(qkv[at + min(i, n - 1u)]), i < n); }
 fn put_byte(at: u32, byte: u32, value: u32) {
@@ -160,11 +157,7 @@ fn put_byte(at: u32, byte: u32, value: u32) {
   atomicAnd(&cache[at + byte / 4u], ~(255u << shift));
   atomicOr(&cache[at + byte / 4u], (value & 255u) << shift);
 }
-@compute @workgroup_size(64) fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-  let row = group.y;
-  let head = group.x;
-  let state = step.row[row].state;
-  let live = begin() && mine(state);
+fn append(row: u32, head: u32, state: u32, t: u32, live: bool) {
   let dk = params.bank.head_dim;
   let dv = params.bank.v_dim;
   let key_blocks = (dk + 31u) / 32u;
@@ -173,7 +166,7 @@ fn put_byte(at: u32, byte: u32, value: u32) {
   let v0 = row * params.width + params.values + (params.bank.first_head + head) * dv;
   for (var i = t; i < blocks; i += 64u) { atomicStore(&largest[i], 0u); }
   workgroupBarrier();
-  for (var i = t; i < dk; i += 64u) { atomicMax(&largest[i / 32u], bits_of(k0, i, dk) & 0x7fffffffu); }
+  for (var i = t; i < dk; i += 64u) { atomicMax(&largest[i / 32u], key_bits(k0, i, dk) & 0x7fffffffu); }
   for (var i = t; i < dv; i += 64u) { atomicMax(&largest[key_blocks + i / 32u], bits_of(v0, i, dv) & 0x7fffffffu); }
   workgroupBarrier();
   var top = $EXP_MIN * 16 + 8;
@@ -200,7 +193,7 @@ fn put_byte(at: u32, byte: u32, value: u32) {
       let scale = max(weight_scale(atomicLoad(&largest[i / 8u])), base * 16 + 8);
       var word = 0u;
       for (var c = 0u; c < 4u; c += 1u) {
-        word |= ((u32(quantise_weight(bits_of(k0, i * 4u + c, dk), scale)) & 255u) ^ 128u) << (8u * c);
+        word |= ((u32(quantise_weight(key_bits(k0, i * 4u + c, dk), scale)) & 255u) ^ 128u) << (8u * c);
       }
       atomicStore(&cache[tile + params.bank.scales + i * 16u + place], word);
       if (i % 8u == 0u) {
@@ -219,6 +212,19 @@ fn put_byte(at: u32, byte: u32, value: u32) {
 }
 ";
 
+const MAIN: &str = "
+struct Params { bank: Bank, width: u32, keys: u32, values: u32, command: u32 }
+@group(0) @binding(1) var<storage, read> params: Params;
+@group(0) @binding(2) var<storage, read> qkv: array<f32>;
+@group(0) @binding(3) var<storage, read_write> cache: array<atomic<u32>>;
+fn key_bits(at: u32, i: u32, n: u32) -> u32 { return bits_of(at, i, n); }
+@compute @workgroup_size(64) fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+  let state = step.row[group.y].state;
+  let live = begin() && mine(state);
+  append(group.y, group.x, state, t, live);
+}
+";
+
 impl Append<'_> {
     /// The kernel.
     ///
@@ -228,22 +234,32 @@ impl Append<'_> {
         let layout = self.bank.layout;
         let blocks = layout.head_dim().div_ceil(BLOCK) + layout.v_dim().div_ceil(BLOCK);
         fits(blocks)?;
-        let values = [
-            ("$SLOTS", (2 * MOST_BLOCKS).to_string()),
-            ("$EXP_MIN", EXP_MIN.to_string()),
-            ("$EXP_MAX", EXP_MAX.to_string()),
-            ("$SPAN", EXP_SPAN.to_string()),
-        ];
-        let values_at = self.keys_at + layout.kv_heads() * layout.head_dim();
-        let rest = [self.width, self.keys_at, values_at].map(|n| n as u32);
         Ok(Job {
             label: "cache_append",
-            source: prelude(&[]) + &format_text() + BANK + &fill(APPEND, &values),
+            source: prelude(&[]) + &format_text() + BANK + MAIN + &append_text(),
             groups: [self.bank.heads as u32, self.rows as u32, 1],
-            constants: self.bank.words().into_iter().chain(rest).chain([self.command]).collect(),
+            constants: self.words(),
             operands: vec![self.qkv.clone(), self.bank.memory.clone()],
         })
     }
+
+    /// The constants.
+    pub(super) fn words(&self) -> Vec<u32> {
+        let layout = self.bank.layout;
+        let values_at = self.keys_at + layout.kv_heads() * layout.head_dim();
+        let rest = [self.width, self.keys_at, values_at].map(|n| n as u32);
+        self.bank.words().into_iter().chain(rest).chain([self.command]).collect()
+    }
+}
+
+pub(super) fn append_text() -> String {
+    let values = [
+        ("$SLOTS", (2 * MOST_BLOCKS).to_string()),
+        ("$EXP_MIN", EXP_MIN.to_string()),
+        ("$EXP_MAX", EXP_MAX.to_string()),
+        ("$SPAN", EXP_SPAN.to_string()),
+    ];
+    fill(APPEND, &values)
 }
 
 /// Refuse heads that a workgroup has no room for.

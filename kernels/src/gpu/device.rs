@@ -245,7 +245,10 @@ impl Gpu {
             return Err(unfit("it runs no compute shaders".to_owned()));
         }
         let limits = adapter.limits();
-        let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+        let wanted = wgpu::Features::SUBGROUP
+            | wgpu::Features::TIMESTAMP_QUERY
+            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
+            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("wordline"),
             required_features: adapter.features() & wanted,

@@ -1,8 +1,10 @@
 //! The init gate of the float units on a device: functions, micro-programs, conv, delta, top-k, cache and attention, each
 //! held to the mirror by bits. All cases are recorded first and run as one step.
 
+mod fused;
+
 use super::Method;
-use super::attend::{AttendRun, LongMemory};
+use super::attend::{AttendActs, AttendRun, LongMemory};
 use super::cache::{Append, Bank};
 use super::conv::Conv;
 use super::delta::Delta;
@@ -187,6 +189,8 @@ pub fn check(gpu: &Gpu) -> Result<usize, Failed> {
     conv(&mut cases)?;
     delta(&mut cases)?;
     rows(&mut cases)?;
+    fused::quantised(&mut cases)?;
+    fused::rotated(&mut cases)?;
     Ok(n + cases.finish()?)
 }
 
@@ -564,6 +568,8 @@ fn one_attention(
             let (scores, sums) = (cases.own(n * heads * padded)?, cases.own(n * heads)?);
             let lane_memory = cases.own(n * heads * v_dim * lanes.count())?;
             let memory = LongMemory { scores: &scores, sums: &sums, lanes: &lane_memory, positions: padded };
+            let acts = super::quantise::DeviceActs::new(cases.gpu, n, heads * v_dim, Limbs::Two)?;
+            let quantised = AttendActs::of(cases.gpu, &layout, 0, &acts).filter(|_| !long);
             let run = AttendRun {
                 method,
                 table,
@@ -577,11 +583,15 @@ fn one_attention(
                 out: &out,
                 bank,
                 long: long.then_some(memory),
+                quantised,
             };
             for job in run.jobs()? {
                 cases.job_on(&job, &step)?;
             }
             cases.expect(name.clone(), &out, 0, bits(&want))?;
+            if quantised.is_some() {
+                cases.expect_acts(&name, &acts, &want)?;
+            }
             break;
         }
     }
@@ -637,6 +647,7 @@ mod tests {
 
     #[test]
     fn a_wrong_order_of_positions_fails() {
-        fault(|s| s.replace("let slot = position % 32u;", "let slot = (position ^ 1u) % 32u;"), "attention");
+        fault(|s| s.replace("let slot = position % 32u;", "let slot = (position ^ 1u) % 32u;"), "rotation");
+        fault(|s| s.replace("position >= v.start && position < v.end", "position >= v.start"), "attention");
     }
 }

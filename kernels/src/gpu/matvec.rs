@@ -43,11 +43,13 @@ pub enum RunError {
     Table(Method),
 }
 
-/// Rows that a product is added to: `out = x + scale * y`, as the command `add` does it.
+/// Rows that a product is added to, beside the product itself: `out = x + scale * y`, as the command `add` does it.
 #[derive(Clone, Copy, Debug)]
 pub struct Residual<'a> {
-    /// `x`: f32, row `t` from element `offset + t * stride` on. It may be the output itself.
+    /// f32; row `t` from element `offset + t * stride` on.
     pub x: &'a Region,
+    /// The sums, laid out as `x`, which it may be; another buffer than the product's.
+    pub out: &'a Region,
     /// First element.
     pub offset: usize,
     /// Elements from one row to the next.
@@ -128,8 +130,10 @@ impl Array<'_> {
         match gpu.facts().subgroup_size().filter(fits) {
             Some(size) if self.method == Method::Dp4a => subgroup_plan(gpu, size, lanes, layout, tile),
             // Sixteen reads of the table a word: a text with several rows of them takes a driver long to compile.
-            _ if self.method == Method::Lut => Plan { subgroup: None, rows: 1, unroll: 1, subgroups: 1, tokens: 1 },
-            _ => Plan { subgroup: None, rows: 1, unroll: 1, subgroups: 1, tokens: tile.min(4) },
+            _ if self.method == Method::Lut => {
+                Plan { subgroup: None, rows: 1, unroll: 1, ahead: false, subgroups: 1, tokens: 1 }
+            }
+            _ => Plan { subgroup: None, rows: 1, unroll: 1, ahead: false, subgroups: 1, tokens: tile.min(4) },
         }
     }
 
@@ -162,11 +166,10 @@ impl Array<'_> {
         let tokens = run.acts.rows();
         let plan = self.plan(gpu, &layout, tokens);
         let residual = run.residual.map(|r| {
-            let own = (run.y.buffer(), run.y.offset(), run.offset, run.stride);
-            let same = (r.x.buffer(), r.x.offset(), r.offset, r.stride) == own;
-            if same { Place::Output } else { Place::Apart }
+            let same = (r.x.buffer(), r.x.offset()) == (r.out.buffer(), r.out.offset());
+            if same { Place::InPlace } else { Place::Apart }
         });
-        let r = run.residual.unwrap_or(Residual { x: run.y, offset: 0, stride: 0, scale: 0.0 });
+        let r = run.residual.unwrap_or(Residual { x: run.y, out: run.y, offset: 0, stride: 0, scale: 0.0 });
         let mut jobs = Vec::new();
         for chunk in run.matrix.chunks() {
             let shape =
@@ -182,7 +185,7 @@ impl Array<'_> {
             let shape = Shape { ends, ..shape };
             let constants = vec![run.command, tokens as u32, 0, 0];
             let apart = run.residual.filter(|_| residual == Some(Place::Apart)).map(|r| r.x);
-            let more = [run.bias, apart].into_iter().flatten();
+            let more = [run.bias, apart, run.residual.map(|r| r.out)].into_iter().flatten();
             let columns = tokens.div_ceil(plan.tokens as usize) as u32;
             self.jobs(gpu, &mut jobs, "matvec", plan, shape, chunk, run.acts, run.y, more, constants, columns)?;
         }
@@ -275,14 +278,18 @@ fn subgroup_plan(gpu: &Gpu, size: u32, lanes: u32, layout: &MatrixLayout, tokens
     let most = (gpu.limits().max_compute_invocations_per_workgroup.min(128) / size).max(1);
     let wide = size >= 32;
     let (tokens, subgroups) = if tokens == 1 { (1, 1) } else { (tokens.min(if wide { 8 } else { 4 }), 4) };
-    // Few rows leave the device idle between loads unless each subgroup asks for much at once.
-    let few = wide && tokens == 1 && layout.rows() <= FEW_ROWS && layout.blocks() as u32 >= 4 * size;
-    let unroll = if few { 4 } else { 1 };
-    Plan { subgroup: Some(size), rows: (QUAD as u32).max(size / lanes), unroll, subgroups: most.min(subgroups), tokens }
+    // Few rows are few subgroups, which do not hide one another's waiting: each asks for its next blocks before it
+    // multiplies these, for more of them where rows are long.
+    let blocks = layout.blocks() as u32;
+    let ahead = tokens == 1 && layout.rows() <= FEW_ROWS && blocks > size;
+    let unroll = if ahead && blocks >= 8 * size { 2 } else { 1 };
+    let subgroups = if ahead { 2 } else { subgroups };
+    let rows = (QUAD as u32).max(size / lanes);
+    Plan { subgroup: Some(size), rows, unroll, ahead, subgroups: most.min(subgroups), tokens }
 }
 
 /// Rows below which the largest devices are not full of subgroups.
-const FEW_ROWS: usize = 4096;
+const FEW_ROWS: usize = 8192;
 
 impl Ends {
     fn of(chunk: &Chunk) -> Self {

@@ -23,6 +23,9 @@ pub struct Plan {
     pub rows: u32,
     /// Blocks that a thread asks for before it multiplies the first.
     pub unroll: u32,
+    /// The next blocks are asked for before these are multiplied: for few subgroups, which do not hide one another's
+    /// waiting.
+    pub ahead: bool,
     /// Subgroups of a workgroup.
     pub subgroups: u32,
     /// Token-rows that share one reading of the weights.
@@ -70,9 +73,9 @@ pub(super) struct Ends {
 /// Where the rows lie that a product is added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the output's own buffer.
-    Output,
-    /// In another.
+    /// Where the sums go.
+    InPlace,
+    /// In another buffer.
     Apart,
 }
 
@@ -139,16 +142,20 @@ fn bindings(shape: &Shape, tokens: u32) -> String {
     }
     let _ = writeln!(text, "fn x_scale() -> f32 {{ return bitcast<f32>({:#x}u ^ zero); }}", e.scale.to_bits());
     let mut binding = 7;
-    let mut bind = |text: &mut String, name: &str, ty: &str| {
-        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, read> {name}: array<{ty}>;");
+    let mut bind_as = |text: &mut String, access: &str, name: &str, ty: &str| {
+        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> {name}: array<{ty}>;");
         binding += 1;
     };
     if shape.bias {
-        bind(&mut text, "bias", "f32");
+        bind_as(&mut text, "read", "bias", "f32");
     }
     if shape.residual == Some(Place::Apart) {
-        bind(&mut text, "residual", "f32");
+        bind_as(&mut text, "read", "residual", "f32");
     }
+    if shape.residual.is_some() {
+        bind_as(&mut text, "read_write", "sums", "f32");
+    }
+    let mut bind = |text: &mut String, name: &str, ty: &str| bind_as(text, "read", name, ty);
     if shape.routed {
         bind(&mut text, "picks", "f32");
     }
@@ -159,16 +166,26 @@ fn bindings(shape: &Shape, tokens: u32) -> String {
         Method::Dp4a => DP4A,
         Method::Lut => LUT,
     };
-    let bias = if shape.bias { "v = r(v + bias[m]);" } else { "" };
-    let residual = match shape.residual {
-        None => "",
-        Some(Place::Output) => "v = r(y[at] + r(x_scale() * v));",
-        Some(Place::Apart) => "v = r(residual[X_OFFSET + token * X_STRIDE + m] + r(x_scale() * v));",
+    let bias = if shape.bias { "met.x = bias[m];" } else { "" };
+    let added = if shape.bias { "v = r(v + met.x);" } else { "" };
+    let place = "X_OFFSET + token * X_STRIDE + m";
+    let (residual, summed) = match shape.residual {
+        None => (String::new(), String::new()),
+        Some(of) => {
+            let from = if of == Place::Apart { "residual" } else { "sums" };
+            (format!("met.y = {from}[{place}];"), format!("sums[{place}] = r(met.y + r(x_scale() * v));"))
+        }
     };
     let beyond = if tokens > 1 { "token >= params.tokens" } else { "false" };
     text + &fill(
         FINISH,
-        &[("$BEYOND", beyond.to_owned()), ("$BIAS", bias.to_owned()), ("$RESIDUAL", residual.to_owned())],
+        &[
+            ("$BEYOND", beyond.to_owned()),
+            ("$BIAS", bias.to_owned()),
+            ("$RESIDUAL", residual),
+            ("$ADDED", added.to_owned()),
+            ("$SUMMED", summed),
+        ],
     )
 }
 
@@ -219,14 +236,22 @@ fn products(a: vec4<u32>, c: vec4<u32>) -> i32 {
 ";
 
 const FINISH: &str = "
-fn finish(value: f32, row: u32, token: u32) {
-  if (row >= ROWS || $BEYOND) { return; }
+// What a result meets: bias and residual, asked for before the weights so that nothing waits for them at the end.
+fn meets(row: u32, token: u32) -> vec2<f32> {
+  var met = vec2<f32>(0.0, 0.0);
+  if (row >= ROWS || $BEYOND) { return met; }
   let m = FIRST_ROW + row;
-  let at = OFFSET + token * STRIDE + m;
-  var v = value;
   $BIAS
   $RESIDUAL
-  y[at] = v;
+  return met;
+}
+fn finish(value: f32, row: u32, token: u32, met: vec2<f32>) {
+  if (row >= ROWS || $BEYOND) { return; }
+  let m = FIRST_ROW + row;
+  var v = value;
+  $ADDED
+  y[OFFSET + token * STRIDE + m] = v;
+  $SUMMED
 }
 ";
 
@@ -248,7 +273,6 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
     let (lanes, groups, two) = (shape.lanes, size / shape.lanes, shape.limbs == Limbs::Two);
     let (quads, sets) = (rows / QUAD as u32, rows / groups);
     let steps = shape.blocks.div_ceil(size);
-    let ragged = !shape.blocks.is_multiple_of(size * unroll);
     let mut t = format!(
         "\n@compute @workgroup_size({})\nfn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) part: u32, \
          @builtin(subgroup_invocation_id) lane: u32) {{\n  let live = begin();\n  zero ^= params.none;\n  \
@@ -283,58 +307,38 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
     for stage in 0..groups.trailing_zeros() {
         let _ = writeln!(t, "  let up{stage} = ((lane / {lanes}u) & {}u) != 0u;", 1 << stage);
     }
-    let _ = writeln!(t, "  let steps = {count};\n  for (var o = 0u; o < steps; o += {unroll}u) {{");
-    for i in 0..unroll {
-        if ragged {
-            let _ = writeln!(t, "    let k{i}_any = (o + {i}u) * {size}u + lane;");
-            let _ = writeln!(t, "    let k{i} = min(k{i}_any, BLOCKS - 1u);");
-        } else {
-            let _ = writeln!(t, "    let k{i} = (o + {i}u) * {size}u + lane;");
-        }
-        for q in 0..quads {
-            for j in 0..QUAD {
-                for h in 0..2 {
-                    let _ = writeln!(t, "    let e{i}_{q}_{j}_{h} = element(q{q}, {j}u, {h}u, k{i});");
-                }
+    let meets = shape.bias || shape.residual.is_some();
+    for token in 0..tokens {
+        for set in 0..sets {
+            let row = format!("unit * {rows}u + {}u + lane / {lanes}u", set * groups);
+            let _ = writeln!(t, "  var met{token}_{set} = vec2<f32>(0.0, 0.0);");
+            if meets {
+                let _ = writeln!(t, "  if (lane % {lanes}u == 0u) {{ met{token}_{set} = meets({row}, t{token}); }}");
             }
-            let _ = writeln!(t, "    let code{i}_{q} = codes[c{q} + k{i}];");
         }
     }
-    for i in 0..unroll {
-        for token in 0..tokens {
-            let _ = writeln!(t, "    {{");
-            for (w, name) in shape_limbs(two) {
-                for h in 0..2 {
-                    let _ = writeln!(t, "      let {name}{h} = limb(t{token}, {w}u, {h}u, k{i});");
-                }
-            }
-            let x = format!("scales[t{token} * BLOCKS + k{i}]");
-            let x = if ragged { format!("select(0.0, {x}, k{i}_any < BLOCKS)") } else { x };
-            let _ = writeln!(t, "      let xs = {x};");
-            for row in 0..rows {
-                let (q, j) = (row / QUAD as u32, row % QUAD as u32);
-                let _ = writeln!(t, "      let s{row} = scale(base{q}_{j}, code{i}_{q}, {j}u) * xs;");
-                for (w, name) in shape_limbs(two) {
-                    let place = if two && *w == 0 { format!("(s{row} * 256.0)") } else { format!("s{row}") };
-                    let _ = writeln!(
-                        t,
-                        "      var {name}p{row} = f32(products(e{i}_{q}_{j}_0, {name}0) + products(e{i}_{q}_{j}_1, {name}1)) * {place};"
-                    );
-                }
-            }
-            for set in 0..sets {
-                transpose(&mut t, set * groups, groups, lanes, two);
-                for from in 0..groups {
-                    for (_, name) in shape_limbs(two) {
-                        let _ =
-                            writeln!(t, "      a{token}_{set} = b(a{token}_{set} + {name}p{});", set * groups + from);
-                    }
-                }
-            }
-            let _ = writeln!(t, "    }}");
+    let stage = Stage { plan, shape, size, quads, sets, groups, two };
+    let stages = steps.div_ceil(unroll);
+    if plan.ahead && !shape.routed && stages > 1 {
+        stage.declare(&mut t, "x");
+        stage.declare(&mut t, "y");
+        stage.load(&mut t, "x", "0u");
+        let _ = writeln!(t, "  for (var o = 0u; o < {}u; o += {}u) {{", stages / 2 * 2 * unroll, 2 * unroll);
+        stage.load(&mut t, "y", &format!("o + {unroll}u"));
+        stage.multiply(&mut t, "x");
+        stage.load(&mut t, "x", &format!("o + {}u", 2 * unroll));
+        stage.multiply(&mut t, "y");
+        t += "  }\n";
+        if stages % 2 == 1 {
+            stage.multiply(&mut t, "x");
         }
+    } else {
+        let _ = writeln!(t, "  let steps = {count};\n  for (var o = 0u; o < steps; o += {unroll}u) {{");
+        stage.declare(&mut t, "x");
+        stage.load(&mut t, "x", "o");
+        stage.multiply(&mut t, "x");
+        t += "  }\n";
     }
-    t += "  }\n";
     for token in 0..tokens {
         for set in 0..sets {
             let a = format!("a{token}_{set}");
@@ -350,10 +354,131 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
         let place = if shape.routed { "group.x".to_owned() } else { format!("t{token}") };
         for set in 0..sets {
             let row = format!("unit * {rows}u + {}u + lane / {lanes}u", set * groups);
-            let _ = writeln!(t, "  finish(a{token}_{set}, {row}, {place});");
+            let _ = writeln!(t, "  finish(a{token}_{set}, {row}, {place}, met{token}_{set});");
         }
     }
     t + "}\n"
+}
+
+/// `unroll` blocks of every thread: asked for, then multiplied and added.
+struct Stage<'a> {
+    plan: &'a Plan,
+    shape: &'a Shape,
+    size: u32,
+    quads: u32,
+    sets: u32,
+    groups: u32,
+    two: bool,
+}
+
+impl Stage<'_> {
+    /// What the loads go to, by the name of the stage.
+    fn declare(&self, t: &mut String, name: &str) {
+        for i in 0..self.plan.unroll {
+            let _ = writeln!(t, "    var {name}k{i} = 0u;\n    var {name}in{i} = true;");
+            if self.shares() {
+                for (_, limb) in shape_limbs(self.two) {
+                    let _ = writeln!(
+                        t,
+                        "    var {name}{limb}{i}_0 = vec4<u32>(0u);\n    var {name}{limb}{i}_1 = vec4<u32>(0u);"
+                    );
+                }
+                let _ = writeln!(t, "    var {name}s{i} = 0.0;");
+            }
+            for q in 0..self.quads {
+                for j in 0..QUAD {
+                    for h in 0..2 {
+                        let _ = writeln!(t, "    var {name}e{i}_{q}_{j}_{h} = vec4<u32>(0u);");
+                    }
+                }
+                let _ = writeln!(t, "    var {name}c{i}_{q} = 0u;");
+            }
+        }
+    }
+
+    /// One token-row: its activations are asked for with the weights, before them, for they come from nearer.
+    fn shares(&self) -> bool {
+        self.plan.tokens == 1
+    }
+
+    fn load(&self, t: &mut String, name: &str, o: &str) {
+        let (unroll, size) = (self.plan.unroll, self.size);
+        // Stages go past the end by less than two of them.
+        let ahead = self.plan.ahead && !self.shape.routed;
+        let ragged = ahead || !self.shape.blocks.is_multiple_of(size * unroll);
+        for i in 0..unroll {
+            let _ = writeln!(t, "    {name}k{i} = ({o} + {i}u) * {size}u + lane;");
+            if ragged {
+                let _ = writeln!(
+                    t,
+                    "    {name}in{i} = {name}k{i} < BLOCKS;\n    {name}k{i} = min({name}k{i}, BLOCKS - 1u);"
+                );
+            }
+            if self.shares() {
+                for (w, limb) in shape_limbs(self.two) {
+                    for h in 0..2 {
+                        let _ = writeln!(t, "    {name}{limb}{i}_{h} = limb(t0, {w}u, {h}u, {name}k{i});");
+                    }
+                }
+                let _ = writeln!(t, "    {name}s{i} = scales[t0 * BLOCKS + {name}k{i}];");
+            }
+            for q in 0..self.quads {
+                for j in 0..QUAD {
+                    for h in 0..2 {
+                        let _ = writeln!(t, "    {name}e{i}_{q}_{j}_{h} = element(q{q}, {j}u, {h}u, {name}k{i});");
+                    }
+                }
+                let _ = writeln!(t, "    {name}c{i}_{q} = codes[c{q} + {name}k{i}];");
+            }
+        }
+    }
+
+    fn multiply(&self, t: &mut String, name: &str) {
+        let Self { plan, shape, sets, groups, two, .. } = *self;
+        for i in 0..plan.unroll {
+            for token in 0..plan.tokens {
+                let _ = writeln!(t, "    {{");
+                for (w, limb) in shape_limbs(two) {
+                    for h in 0..2 {
+                        let value = if self.shares() {
+                            format!("{name}{limb}{i}_{h}")
+                        } else {
+                            format!("limb(t{token}, {w}u, {h}u, {name}k{i})")
+                        };
+                        let _ = writeln!(t, "      let {limb}{h} = {value};");
+                    }
+                }
+                let x = if self.shares() {
+                    format!("{name}s{i}")
+                } else {
+                    format!("scales[t{token} * BLOCKS + {name}k{i}]")
+                };
+                let _ = writeln!(t, "      let xs = select(0.0, {x}, {name}in{i});");
+                for row in 0..plan.rows {
+                    let (q, j) = (row / QUAD as u32, row % QUAD as u32);
+                    let _ = writeln!(t, "      let s{row} = scale(base{q}_{j}, {name}c{i}_{q}, {j}u) * xs;");
+                    for (w, limb) in shape_limbs(two) {
+                        let place = if two && *w == 0 { format!("(s{row} * 256.0)") } else { format!("s{row}") };
+                        let e = format!("{name}e{i}_{q}_{j}");
+                        let _ = writeln!(
+                            t,
+                            "      var {limb}p{row} = f32(products({e}_0, {limb}0) + products({e}_1, {limb}1)) * {place};"
+                        );
+                    }
+                }
+                for set in 0..sets {
+                    transpose(t, set * groups, groups, shape.lanes, two);
+                    for from in 0..groups {
+                        for (_, limb) in shape_limbs(two) {
+                            let p = format!("{limb}p{}", set * groups + from);
+                            let _ = writeln!(t, "      a{token}_{set} = b(a{token}_{set} + {p});");
+                        }
+                    }
+                }
+                let _ = writeln!(t, "    }}");
+            }
+        }
+    }
 }
 
 /// Index and name of the limbs, high first.
@@ -438,7 +563,7 @@ fn memory(plan: &Plan, shape: &Shape) -> String {
         "  workgroupBarrier();\n  if (!({here})) {{ return; }}\n  for (var n = lane; n < {tokens}u; n += {lanes}u) {{\n    \
          let at = n * {THREADS}u + local - lane;\n    for (var s = {}u; s > 0u; s /= 2u) {{\n      \
          for (var i = 0u; i < s; i += 1u) {{ joined[at + i] = b(joined[at + i] + joined[at + i + s]); }}\n    }}\n    \
-         finish(joined[at], row, {place});\n  }}\n}}\n",
+         finish(joined[at], row, {place}, meets(row, {place}));\n  }}\n}}\n",
         lanes / 2
     );
     t

@@ -7,12 +7,12 @@
 //! |---|---|
 //! | [`device`] | the device: what there is, what it can do, memory and pipelines, and every way in which it can fail |
 //! | [`wgsl`], [`job`] | what every shader begins with, functions printed from their tapes; a kernel before it is bound |
-//! | [`vector`] | shaders printed from the table of micro-programs |
-//! | [`conv`], [`delta`], [`cache`], [`attend`], [`rows`] | the units that carry state, attention, top-k |
+//! | [`vector`], `vector_quantised` | shaders printed from the table of micro-programs; with their output quantised besides |
+//! | [`conv`], [`delta`], [`cache`], [`rotate_append`], [`attend`], [`rows`] | the units that carry state, attention, top-k |
 //! | [`floats`] | the init gate of all of these |
 //! | [`quantise`], [`weights`], [`matvec`], [`matvec_text`] | the array unit: rows to limbs, weights packed once, products |
 //! | [`gate`], [`audit`] | the array unit's init gate; results of a run held to the mirror |
-//! | [`clock`] | how long a pass takes, how fast memory is |
+//! | [`clock`], [`profile`] | how long a pass takes, how fast memory is; the time of a step by kind of kernel |
 //! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
 
 pub mod attend;
@@ -27,10 +27,13 @@ pub mod gate;
 pub mod job;
 pub mod matvec;
 pub mod matvec_text;
+pub mod profile;
 pub mod quantise;
 pub mod record;
+pub mod rotate_append;
 pub mod rows;
 pub mod vector;
+mod vector_quantised;
 pub mod weights;
 pub mod wgsl;
 

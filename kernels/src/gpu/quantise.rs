@@ -72,6 +72,51 @@ fn q_word(row: u32, limb: u32, block: u32, quad: u32) -> u32 {
 }
 ";
 
+/// Where limbs and scales go: bindings `first` and `first + 1`. With `shuffles` also `q_quad(row, block, quad, bits of four
+/// values, live, command)`, which writes them: eight neighbouring threads of a subgroup, all of them at work, hold a
+/// block's quads in order.
+pub(super) fn outputs(limbs: Limbs, first: usize, shuffles: bool) -> String {
+    let two = limbs == Limbs::Two;
+    let high = if two { "limbs[q_word(row, 0u, block, quad)] = w.x;" } else { "" };
+    fill(
+        &[OUTPUTS, if shuffles { QUAD } else { "" }].concat(),
+        &[
+            ("$LIMBS", first.to_string()),
+            ("$SCALES", (first + 1).to_string()),
+            ("$HIGH", high.to_owned()),
+            ("$LOW", usize::from(two).to_string()),
+        ],
+    )
+}
+
+const OUTPUTS: &str = "
+@group(0) @binding($LIMBS) var<storage, read_write> limbs: array<u32>;
+@group(0) @binding($SCALES) var<storage, read_write> scales: array<f32>;
+fn largest(v: vec4<u32>) -> u32 {
+  let m = v & vec4<u32>(0x7fffffffu);
+  return max(max(m.x, m.y), max(m.z, m.w));
+}
+fn put(row: u32, block: u32, quad: u32, v: vec4<u32>, e: i32) {
+  let w = q_words(v, e);
+  $HIGH
+  limbs[q_word(row, $LOWu, block, quad)] = w.y;
+}
+";
+
+const QUAD: &str = "
+fn q_quad(row: u32, block: u32, quad: u32, v: vec4<u32>, live: bool, command: u32) {
+  var m = largest(v);
+  m = max(m, subgroupShuffleXor(m, 1u));
+  m = max(m, subgroupShuffleXor(m, 2u));
+  m = max(m, subgroupShuffleXor(m, 4u));
+  let e = q_exponent(m);
+  if (!live || block >= Q_BLOCKS) { return; }
+  if (q_bad(m, e)) { fail(command); }
+  put(row, block, quad, v, e);
+  if (quad == 0u) { scales[row * Q_BLOCKS + block] = q_scale(e); }
+}
+";
+
 /// Quantised rows in device memory.
 ///
 /// Limbs lie `[rows][limbs, high first][2 halves of a block][blocks]`, 16 bytes each; scales `[rows][blocks]`, f32. There
@@ -201,40 +246,21 @@ impl QuantiseRun<'_> {
 
 /// Eight threads a block that shuffle their maxima, or a thread a block.
 fn source(limbs: Limbs, cols: usize, shuffles: Option<u32>) -> String {
-    let two = limbs == Limbs::Two;
-    let high = if two { "limbs[q_word(row, 0u, block, quad)] = w.x;" } else { "" };
-    let low = usize::from(two).to_string();
     let body = if shuffles.is_some() { SHUFFLED } else { WHOLE };
-    let values = [
-        ("$THREADS", THREADS.to_string()),
-        ("$SUBGROUP", shuffles.unwrap_or(0).to_string()),
-        ("$HIGH", high.to_owned()),
-        ("$LOW", low),
-    ];
-    prelude(&[]) + &text(limbs, cols) + &fill(COMMON, &values) + &fill(body, &values)
+    let values = [("$THREADS", THREADS.to_string()), ("$SUBGROUP", shuffles.unwrap_or(0).to_string())];
+    prelude(&[]) + &text(limbs, cols) + COMMON + &outputs(limbs, 3, shuffles.is_some()) + &fill(body, &values)
 }
 
 const COMMON: &str = "
 struct Params { command: u32, offset: u32, stride: u32, spare: u32 }
 @group(0) @binding(1) var<storage, read> params: Params;
 @group(0) @binding(2) var<storage, read> x: array<u32>;
-@group(0) @binding(3) var<storage, read_write> limbs: array<u32>;
-@group(0) @binding(4) var<storage, read_write> scales: array<f32>;
 fn value(row: u32, col: u32) -> u32 {
   let at = params.offset + row * params.stride + min(col, Q_COLS - 1u);
   return select(0u, x[at], col < Q_COLS);
 }
 fn values(row: u32, col: u32) -> vec4<u32> {
   return vec4<u32>(value(row, col), value(row, col + 1u), value(row, col + 2u), value(row, col + 3u));
-}
-fn largest(v: vec4<u32>) -> u32 {
-  let m = v & vec4<u32>(0x7fffffffu);
-  return max(max(m.x, m.y), max(m.z, m.w));
-}
-fn put(row: u32, block: u32, quad: u32, v: vec4<u32>, e: i32) {
-  let w = q_words(v, e);
-  $HIGH
-  limbs[q_word(row, $LOWu, block, quad)] = w.y;
 }
 ";
 
@@ -246,16 +272,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) part: u32
   let row = group.y;
   let block = at / 8u;
   let quad = at % 8u;
-  let v = values(row, block * 32u + quad * 4u);
-  var m = largest(v);
-  m = max(m, subgroupShuffleXor(m, 1u));
-  m = max(m, subgroupShuffleXor(m, 2u));
-  m = max(m, subgroupShuffleXor(m, 4u));
-  let e = q_exponent(m);
-  if (!live || block >= Q_BLOCKS) { return; }
-  if (q_bad(m, e)) { fail(params.command); }
-  put(row, block, quad, v, e);
-  if (quad == 0u) { scales[row * Q_BLOCKS + block] = q_scale(e); }
+  q_quad(row, block, quad, values(row, block * 32u + quad * 4u), live, params.command);
 }
 ";
 

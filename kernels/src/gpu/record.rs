@@ -224,12 +224,16 @@ pub fn encode_cleared(
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             fill(&mut pass, dispatches);
         }
-        for read in reads {
-            let (from, to) = (read.from, &read.to.0);
-            encoder.copy_buffer_to_buffer(from.buffer(), from.offset(), to, read.offset, from.size());
-        }
+        copy_back(&mut encoder, reads);
         encoder.finish()
     })
+}
+
+pub(super) fn copy_back(encoder: &mut wgpu::CommandEncoder, reads: &[ReadBack<'_>]) {
+    for read in reads {
+        let (from, to) = (read.from, &read.to.0);
+        encoder.copy_buffer_to_buffer(from.buffer(), from.offset(), to, read.offset, from.size());
+    }
 }
 
 pub(super) fn fill(pass: &mut wgpu::ComputePass<'_>, dispatches: &[Dispatch]) {

@@ -4,8 +4,11 @@
 //! pass are made by all threads and laid into workgroup memory, 32 threads sum their lanes in ascending order, and every
 //! thread folds the lanes by the halving tree. Steps on a head's value run on every thread alike.
 
+use super::device::Gpu;
 use super::job::Job;
+use super::quantise::DeviceActs;
 use super::record::Region;
+use super::vector_quantised::Quantised;
 use super::wgsl::prelude;
 use crate::math::Function;
 use crate::vector::micro::{Access, Level, Micro, Place, Start, Step, level};
@@ -16,9 +19,11 @@ pub const MOST_OPERANDS: usize = 6;
 /// Words of a run's parameters.
 pub const PARAM_WORDS: usize = 8 + 4 * MOST_OPERANDS;
 /// Elements that lie in workgroup memory at a time; a multiple of 32.
-const CHUNK: usize = 2048;
+pub(super) const CHUNK: usize = 2048;
 /// Threads of a shader without reductions.
-const FLAT: u32 = 64;
+pub(super) const FLAT: u32 = 64;
+/// Elements that a lane's thread loads before it adds the first.
+const BATCH: usize = 16;
 
 /// Where an operand lies: its region, and how its elements are found in it.
 #[derive(Clone, Copy, Debug)]
@@ -101,17 +106,24 @@ impl MicroRun<'_> {
         let operands = operands.iter().map(|o| o.region.clone()).collect();
         Job { label: self.micro.name, source: shader.source(), groups, constants: words, operands }
     }
+
+    /// The kernel over its operands that also writes its output quantised, as the operand of command `command`; `None`
+    /// where the device has no subgroups of one size, or the output is no row of whole blocks in one piece.
+    #[must_use]
+    pub fn quantised(&self, gpu: &Gpu, operands: &[Bound<'_>], command: u32, acts: &DeviceActs) -> Option<Job> {
+        Quantised::of(self, gpu, operands, acts).map(|kernel| kernel.job(command))
+    }
 }
 
 /// The shader of a micro-program.
-struct Shader<'a> {
-    micro: &'a Micro,
-    act: Function,
-    threads: u32,
+pub(super) struct Shader<'a> {
+    pub(super) micro: &'a Micro,
+    pub(super) act: Function,
+    pub(super) threads: u32,
 }
 
 impl<'a> Shader<'a> {
-    fn of(micro: &'a Micro, act: Function, width: usize) -> Self {
+    pub(super) fn of(micro: &'a Micro, act: Function, width: usize) -> Self {
         let reduces = micro.steps.iter().any(|s| matches!(s, Step::Sum(_) | Step::Max(_)));
         let threads = match (reduces, width) {
             (false, _) => FLAT,
@@ -123,11 +135,11 @@ impl<'a> Shader<'a> {
         Self { micro, act: if acts { act } else { Function::Relu }, threads }
     }
 
-    fn reduces(&self) -> bool {
+    pub(super) fn reduces(&self) -> bool {
         self.micro.steps.iter().any(|s| matches!(s, Step::Sum(_) | Step::Max(_)))
     }
 
-    fn functions(&self) -> Vec<Function> {
+    pub(super) fn functions(&self) -> Vec<Function> {
         let of = |s: &Step| match s {
             Step::Map(f, _) => Some(*f),
             Step::Act(_) => Some(self.act),
@@ -214,7 +226,7 @@ impl<'a> Shader<'a> {
         text.push_str("}\n");
     }
 
-    fn reductions(&self, pass: u8) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn reductions(&self, pass: u8) -> impl Iterator<Item = usize> + '_ {
         let reduces = move |at: &usize| {
             self.micro.passes[*at] == pass && matches!(self.micro.steps[*at], Step::Sum(_) | Step::Max(_))
         };
@@ -252,6 +264,13 @@ impl<'a> Shader<'a> {
             };
         }
         text.push_str("    }\n");
+        self.add(text, &reductions, "params.first");
+        text.push_str("  }\n");
+        self.fold(text, &reductions);
+    }
+
+    /// What lies in workgroup memory, `n` elements, goes to the lanes of the sums.
+    pub(super) fn add(&self, text: &mut String, reductions: &[usize], first: &str) {
         for (j, at) in reductions.iter().enumerate() {
             if let Step::Sum(a) = self.micro.steps[*at] {
                 let round = self.round(a);
@@ -259,19 +278,31 @@ impl<'a> Shader<'a> {
                     text,
                     "    workgroupBarrier();\n\
                      \x20   if (t < 32u) {{\n\
-                     \x20     var k = (t + 32u - params.first % 32u) % 32u;\n\
-                     \x20     for (; k + 96u < n; k += 128u) {{\n\
-                     \x20       let s0 = buf{j}[k]; let s1 = buf{j}[k + 32u]; let s2 = buf{j}[k + 64u]; let s3 = buf{j}[k + 96u];\n\
-                     \x20       part{at} = {round}(part{at} + s0); part{at} = {round}(part{at} + s1);\n\
-                     \x20       part{at} = {round}(part{at} + s2); part{at} = {round}(part{at} + s3);\n\
-                     \x20     }}\n\
+                     \x20     var k = (t + 32u - {first} % 32u) % 32u;\n\
+                     \x20     for (; k + {}u < n; k += {}u) {{",
+                    32 * (BATCH - 1),
+                    32 * BATCH
+                );
+                for i in 0..BATCH {
+                    let _ = writeln!(text, "        let s{i} = buf{j}[k + {}u];", 32 * i);
+                }
+                for i in 0..BATCH {
+                    let _ = writeln!(text, "        part{at} = {round}(part{at} + s{i});");
+                }
+                let _ = writeln!(
+                    text,
+                    "      }}\n\
                      \x20     for (; k < n; k += 32u) {{ part{at} = {round}(part{at} + buf{j}[k]); }}\n\
                      \x20   }}\n\
                      \x20   workgroupBarrier();"
                 );
             }
         }
-        text.push_str("  }\n");
+    }
+
+    /// The reductions of a pass, from what each thread has.
+    pub(super) fn fold(&self, text: &mut String, reductions: &[usize]) {
+        let threads = self.threads;
         for (j, at) in reductions.iter().enumerate() {
             match self.micro.steps[*at] {
                 Step::Sum(a) => {
@@ -311,17 +342,20 @@ impl<'a> Shader<'a> {
         }
     }
 
+    /// Where the element `i` of a place lies.
+    pub(super) fn element(p: Place) -> String {
+        let start = match p.start {
+            Start::First => "",
+            Start::Odd => " + 1u",
+            Start::Second => " + width",
+        };
+        format!("m{0}[o{0}{start} + {1}u * i]", p.operand, p.step)
+    }
+
     /// One step that reduces nothing; `once` holds on one thread of a head.
     fn step(&self, text: &mut String, at: usize, once: &str) {
         let micro = self.micro;
-        let element = |p: Place| {
-            let start = match p.start {
-                Start::First => "",
-                Start::Odd => " + 1u",
-                Start::Second => " + width",
-            };
-            format!("m{0}[o{0}{start} + {1}u * i]", p.operand, p.step)
-        };
+        let element = Self::element;
         let value = match micro.steps[at] {
             Step::Load(p) => element(p),
             Step::Store(p, v) => {
@@ -333,19 +367,28 @@ impl<'a> Shader<'a> {
                 let _ = writeln!(text, "    if (live && {once}) {{ m{o}[o{o}] = v{v}; }}");
                 format!("v{v}")
             }
-            Step::Number(n) => format!("bitcast<f32>({:#x}u)", n.to_bits()),
+            // Made where their pass ends.
+            Step::Sum(_) | Step::Max(_) => return,
             Step::Param(p) => format!("params.p[{p}]"),
+            step => self.value(step),
+        };
+        let _ = writeln!(text, "    let v{at} = {value};");
+        debug_assert!(level(micro.steps, at) == Level::Head || micro.passes[at] != 0);
+    }
+
+    /// What a step on values gives.
+    pub(super) fn value(&self, step: Step) -> String {
+        match step {
+            Step::Number(n) => format!("bitcast<f32>({:#x}u)", n.to_bits()),
             Step::Add(a, b) => format!("r(v{a} + v{b})"),
             Step::Sub(a, b) => format!("r(v{a} - v{b})"),
             Step::Mul(a, b) => format!("r(v{a} * v{b})"),
             Step::Map(f, a) => format!("f_{}(v{a})", f.name()),
             Step::Act(a) => format!("f_{}(v{a})", self.act.name()),
             Step::Spread(a) => format!("v{a}"),
-            // Made where their pass ends.
-            Step::Sum(_) | Step::Max(_) => return,
-        };
-        let _ = writeln!(text, "    let v{at} = {value};");
-        debug_assert!(level(micro.steps, at) == Level::Head || micro.passes[at] != 0);
+            // Memory and reductions are their shaders' own.
+            _ => String::new(),
+        }
     }
 }
 
