@@ -76,6 +76,14 @@ impl Ring {
         self.oldest = 0;
     }
 
+    /// Become the ring with these past inputs, oldest first; those of another size are left out.
+    pub fn restore(&mut self, past: &[f32]) {
+        if past.len() == self.past.len() {
+            self.past.copy_from_slice(past);
+            self.oldest = 0;
+        }
+    }
+
     /// The past inputs, oldest first.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
         let (young, old) = self.past.split_at(self.oldest * self.channels);

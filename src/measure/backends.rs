@@ -7,6 +7,8 @@ use super::device_limits::DeviceArrayRate;
 use super::limit::Limit as _;
 use serde::Serialize;
 use wordline_ir::Numerics;
+#[cfg(feature = "gpu")]
+use wordline_kernels::format::Weights;
 use wordline_kernels::format::{Lanes, Limbs};
 use wordline_kernels::gate::{Form, Units, Verdict};
 #[cfg(feature = "gpu")]
@@ -102,10 +104,19 @@ fn method_line(gpu: &Result<Gpu, GpuError>, method: Method, units: &Units) -> Ba
     };
     let failed = |test: String| Backend { failed_gate: Some(test), ..line.clone() };
     let Some(lanes) = Lanes::new(Numerics::default().lanes) else { return failed("the lanes".to_owned()) };
-    let passed = match floats::gated(gpu, method, lanes, units.table()) {
+    // The gates of int8 stand before those of every format, so tests of the others are what they add.
+    let gated = |weights| floats::gated(gpu, method, lanes, weights, units.table());
+    let passed = match gated(Weights::Int8) {
         Ok(passed) => passed,
         Err(error) => return failed(error.to_string()),
     };
+    let mut tests = passed.tests;
+    for weights in Weights::ALL.into_iter().filter(|weights| *weights != Weights::Int8) {
+        match gated(weights) {
+            Ok(with) => tests += with.tests - passed.tests,
+            Err(error) => return failed(error.to_string()),
+        }
+    }
     let rate = DeviceArrayRate::new(gpu, method, units, GEMM, lanes, Limbs::Two);
     let gemms_per_s = rate.ok().and_then(|mut rate| {
         let mut passes: Vec<f64> = (0..PASSES).map_while(|_| rate.pass().ok()).collect();
@@ -114,7 +125,7 @@ fn method_line(gpu: &Result<Gpu, GpuError>, method: Method, units: &Units) -> Ba
     });
     Backend {
         standing: Standing::Passed,
-        gates_passed: Some(passed.tests),
+        gates_passed: Some(tests),
         probe: Some(passed.probe.to_string()),
         gemms_per_s,
         ..line

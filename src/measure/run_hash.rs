@@ -20,6 +20,14 @@ pub fn pins() -> Result<BTreeMap<String, String>, serde_json::Error> {
     serde_json::from_str(include_str!("run_hashes.json"))
 }
 
+/// The pinned run hashes in the 4-bit formats of weights, by the format's name and the fixture's.
+///
+/// # Errors
+/// As [`pins`].
+pub fn coded_pins() -> Result<BTreeMap<String, BTreeMap<String, String>>, serde_json::Error> {
+    serde_json::from_str(include_str!("run_hashes_4bit.json"))
+}
+
 /// The fixed prompt for a vocabulary: spread over it, the same for every model of its size.
 #[must_use]
 pub fn prompt(vocab: usize) -> Vec<u32> {

@@ -1,5 +1,6 @@
 //! `Device`: a program's weights, slots and states in device memory, and a step run there in one submission.
 
+use super::audit::{Auditor, Rows};
 use super::plan::{Key, Plan, PlanError};
 use super::recorded::Recorded;
 use super::state::{StateError, States, read};
@@ -17,6 +18,7 @@ use wordline_ir::command::Role;
 use wordline_ir::state::state_layout;
 use wordline_ir::{Command, RopeId, Slot, TensorId};
 use wordline_kernels::attend::{Attend, CacheLayout};
+use wordline_kernels::gate::UnitsError;
 use wordline_kernels::gpu::attend::SHORT;
 use wordline_kernels::gpu::profile::Profile;
 use wordline_kernels::gpu::quantise::DeviceActs;
@@ -68,6 +70,8 @@ pub(super) struct Device {
     reads_out: bool,
     /// Where the time of steps goes, while it is asked for.
     pub(super) profile: Option<Profile>,
+    /// Commands of the run held to the mirror; taken out while it looks.
+    auditor: Option<Auditor>,
     /// A failure where no error could be returned.
     broken: Option<GpuError>,
 }
@@ -87,6 +91,9 @@ pub enum DeviceError {
     /// The program cannot be run by any units.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The mirror, which the device is held to, does not compute.
+    #[error(transparent)]
+    Units(#[from] UnitsError),
 }
 
 impl From<StateError> for DeviceError {
@@ -215,6 +222,7 @@ impl Device {
             staging: None,
             reads_out: wordline_ir::Ends::of(program).reads_out,
             profile: None,
+            auditor: Some(Auditor::new(sequencer, capacity, &image)?),
             broken: None,
             gpu,
             method,
@@ -478,13 +486,17 @@ impl Device {
             self.staging = Some(Staging::new(&self.gpu, offset.next_power_of_two())?);
         }
         let Some(staging) = self.staging.clone() else { return Ok(None) };
-        let profiled = self.profiled(at, &reads, &staging)?;
-        let (commands, profiles) = match (profiled, self.plans[at].1.take()) {
-            (Some(commands), _) => (commands, true),
-            (None, Some(commands)) => (commands, false),
-            (None, None) => (self.record(at, &reads, &staging)?, false),
+        let audited = self.audited(at, &reads, &staging, step, range.clone(), if moves { &picked } else { &[] })?;
+        let profiled = if audited { None } else { self.profiled(at, &reads, &staging)? };
+        let profiles = profiled.is_some();
+        let ahead = if profiles || audited { None } else { self.plans[at].1.take() };
+        let commands = match profiled.or(ahead) {
+            None if !audited => Some(self.record(at, &reads, &staging)?),
+            commands => commands,
         };
-        self.gpu.scope("a step", |_| self.gpu.queue().submit([commands]))?;
+        if let Some(commands) = commands {
+            self.gpu.scope("a step", |_| self.gpu.queue().submit([commands]))?;
+        }
         // While the device runs this step the next one of this shape is recorded: only the step's words will differ.
         if !profiles {
             self.plans[at].1 = Some(self.record(at, &reads, &staging)?);
@@ -539,6 +551,62 @@ impl Device {
     /// Dispatches of the last pass.
     pub(super) fn dispatches(&self) -> usize {
         self.plans.last().map_or(0, |(plan, _)| plan.dispatches.len())
+    }
+
+    /// Run a pass with some of its commands held to the mirror, where it is time for that; whether it was.
+    fn audited(
+        &mut self,
+        at: usize,
+        reads: &[(Slot, Region, u64)],
+        staging: &Staging,
+        step: &Step,
+        range: std::ops::Range<usize>,
+        picked: &[usize],
+    ) -> Result<bool, StepFault> {
+        let Some(mut auditor) = self.auditor.take() else { return Ok(false) };
+        let key = &self.plans[at].0.key;
+        let chosen = auditor.choose(self, key);
+        let ran = match chosen.as_slice() {
+            [] => Ok(false),
+            chosen => {
+                let kept = key.kept.unwrap_or(0);
+                let tail = if picked.is_empty() { (0..kept).collect() } else { picked.to_vec() };
+                let of = Rows { rows: &step.rows[range], tail, body: key.body };
+                let submit =
+                    |part: std::ops::Range<usize>, last: bool| self.submit_part(at, part, reads, staging, last);
+                self.run_audited(&mut auditor, at, chosen, &of, &submit).map(|()| true)
+            }
+        };
+        self.auditor = Some(auditor);
+        ran
+    }
+
+    /// Submit some of a plan's dispatches; with the first what is cleared, with the last what is read back.
+    fn submit_part(
+        &self,
+        at: usize,
+        part: std::ops::Range<usize>,
+        reads: &[(Slot, Region, u64)],
+        staging: &Staging,
+        last: bool,
+    ) -> Result<(), GpuError> {
+        let (plan, _) = &self.plans[at];
+        let clears = if part.start == 0 { plan.clears.as_slice() } else { &[] };
+        let fault = self.step.part(0, 4)?;
+        let all = if last { back(&fault, reads, staging) } else { Vec::new() };
+        let commands = encode_cleared(&self.gpu, clears, &plan.dispatches[part], &all)?;
+        self.gpu.scope("a part of a step", |_| self.gpu.queue().submit([commands]))?;
+        Ok(())
+    }
+
+    pub(super) fn plan_at(&self, at: usize) -> &Plan {
+        &self.plans[at].0
+    }
+
+    /// A command of the pass that runs has failed.
+    pub(super) fn faulted(&self) -> Result<bool, GpuError> {
+        let word = read(&self.gpu, &self.step.part(0, 4)?)?;
+        Ok(word.first_chunk().is_some_and(|word| u32::from_le_bytes(*word) != NO_FAULT))
     }
 
     fn record(

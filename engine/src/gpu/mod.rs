@@ -4,6 +4,7 @@
 //! that fails its gate, is lost, or is found wrong hands the work down: the next backend takes every sequence's history
 //! again, then the step, and a notice says so. The bits are the same on all.
 
+mod audit;
 mod device;
 mod fault;
 mod plan;
@@ -12,7 +13,7 @@ mod state;
 
 pub use device::DeviceError;
 
-use crate::image::Image;
+use crate::image::{Image, stored};
 use crate::int8::{Formats, Int8Units, Kernels};
 use crate::model::ModelError;
 use crate::sequencer::Sequencer;
@@ -245,8 +246,10 @@ impl Make<'_> {
 
     fn device(&self, gpu: &Gpu, method: Method) -> Result<Device, String> {
         let products = self.kernels.array.table();
-        let lanes = Formats::of(self.sequencer.program()).map_err(|e| e.to_string())?.lanes;
-        floats::gated(gpu, method, lanes, products).map_err(|e| e.to_string())?;
+        let program = self.sequencer.program();
+        let lanes = Formats::of(program).map_err(|e| e.to_string())?.lanes;
+        floats::gated(gpu, method, lanes, stored(program.identity.numerics.weights), products)
+            .map_err(|e| e.to_string())?;
         Device::new(gpu.clone(), method, self.sequencer, Arc::clone(self.image), self.capacity, products)
             .map_err(|e| e.to_string())
     }

@@ -67,6 +67,29 @@ pub(super) struct Plan {
     /// Where each slot lies at the end, and its rows.
     pub(super) slots: HashMap<Slot, (Region, usize)>,
     pub(super) operands: HashMap<usize, Operand>,
+    /// Where each command stands among the dispatches.
+    pub(super) marks: Vec<Mark>,
+}
+
+/// A command among a plan's dispatches; two that are one kernel have one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) dispatches: std::ops::Range<usize>,
+    /// By a slot's code, the side that it has before the command and after it.
+    before: u64,
+    after: u64,
+}
+
+impl Mark {
+    /// A slot's rows as the command finds them.
+    pub(super) fn before<'a>(&self, device: &'a Device, slot: Slot) -> &'a Region {
+        device.side(slot, (self.before >> slot.code() & 1) as usize)
+    }
+
+    /// A slot's rows as the command leaves them.
+    pub(super) fn after<'a>(&self, device: &'a Device, slot: Slot) -> &'a Region {
+        device.side(slot, (self.after >> slot.code() & 1) as usize)
+    }
 }
 
 /// Why a step has no plan.
@@ -116,22 +139,28 @@ impl Plan {
         if key.hidden {
             maker.written.insert(Slot::X, usize::MAX);
         }
+        let mut marks = Vec::with_capacity(key.ops.len());
         for (index, op) in key.ops.iter().enumerate() {
             if index == key.body {
                 maker.pick(&key)?;
             }
             if std::mem::take(&mut maker.merged) {
+                // Its kernel is that of the command before it.
+                let before: Option<&Mark> = marks.last();
+                marks.extend(before.cloned());
                 continue;
             }
             maker.next = key.ops.get(index + 1).filter(|_| index + 1 != key.body).copied();
+            let (first, before) = (maker.jobs.len(), maker.all_sides());
             maker.op(index as u32, op)?;
+            marks.push(Mark { dispatches: first..maker.jobs.len(), before, after: maker.all_sides() });
         }
         let Maker { jobs, sides, clears, operands, written, .. } = maker;
         let dispatches = jobs.iter().map(|job| job.dispatch(&device.gpu, &device.step)).collect::<Result<_, _>>()?;
         let rows = key.kept.unwrap_or(key.rows);
         let slot = |slot: &Slot| (*slot, (device.side(*slot, sides.get(slot).copied().unwrap_or(0)).clone(), rows));
         let slots = written.keys().map(slot).collect();
-        Ok(Self { key, dispatches, clears, slots, operands })
+        Ok(Self { key, dispatches, clears, slots, operands, marks })
     }
 }
 
@@ -142,6 +171,11 @@ impl Maker<'_> {
 
     fn at(&self, slot: Slot) -> Region {
         self.device.side(slot, self.sides.get(&slot).copied().unwrap_or(0)).clone()
+    }
+
+    /// The side of each slot, by its code.
+    fn all_sides(&self) -> u64 {
+        self.sides.iter().fold(0, |all, (slot, side)| all | (*side as u64) << slot.code())
     }
 
     /// A slot's rows, to be read.
@@ -643,32 +677,11 @@ impl Maker<'_> {
 /// The tail reads a slot before a command of it has written the slot whole.
 fn tail_reads(tail: &[Recorded], slot: Slot) -> bool {
     for op in tail {
-        let (reads, writes): (Vec<Slot>, Option<Slot>) = match op {
-            Recorded::Embed(op) => (vec![], Some(op.out)),
-            Recorded::Norm(op) => (vec![op.x], Some(op.out)),
-            Recorded::HeadNorm(op) => (vec![op.qkv], None),
-            Recorded::Rotate(op) => (vec![op.qkv], None),
-            Recorded::Scale(op) => (vec![op.x], None),
-            // Written in part: what it leaves may be read later.
-            Recorded::Matvec(op) => (vec![op.x], None),
-            Recorded::CacheAppend(op) => (vec![op.qkv], None),
-            Recorded::Attend(op) => (vec![op.qkv], Some(op.out)),
-            Recorded::Gate(op) => (vec![op.x, op.gate], Some(op.out)),
-            Recorded::Conv(op) => (vec![op.x], Some(op.out)),
-            Recorded::L2Norm(op) => (vec![op.x], None),
-            Recorded::DeltaGate(op) => (vec![op.ba], Some(op.gb)),
-            Recorded::Delta(op) => (vec![op.qkv, op.gb], Some(op.out)),
-            Recorded::GatedNorm(op) => (vec![op.x, op.gate], Some(op.out)),
-            Recorded::Act(op) => (vec![op.x], Some(op.out)),
-            Recorded::Add(op) => (vec![op.x, op.y], Some(op.out)),
-            Recorded::SoftCap(op) => (vec![op.x], None),
-            Recorded::TopK(op) => (vec![op.logits], Some(op.picks)),
-            Recorded::RoutedMatvec(op) => ([op.x, op.picks].into_iter().chain(op.weights).collect(), Some(op.y)),
-        };
-        if reads.contains(&slot) {
+        if op.reads().contains(&slot) {
             return true;
         }
-        if writes == Some(slot) {
+        // A product writes a part of its slot: what it leaves may be read later.
+        if !matches!(op, Recorded::Matvec(_)) && op.writes().contains(&slot) {
             return false;
         }
     }

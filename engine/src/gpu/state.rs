@@ -1,5 +1,6 @@
 //! What sequences keep in device memory: caches in banks, rings, memories, a place for each sequence.
 
+use crate::int8::LayerContent;
 use crate::state::Capacity;
 use wordline_ir::state::LayerState;
 use wordline_kernels::attend::{CacheError, CacheLayout};
@@ -185,24 +186,37 @@ impl States {
     pub(super) fn bits(&self, gpu: &Gpu, state: usize) -> Result<Vec<u64>, GpuError> {
         let mut bits = Vec::new();
         let length = self.lengths[state];
-        for (layer, shape) in self.layers.iter().zip(&self.shapes) {
-            if let Some(cache) = &layer.cache {
+        for layer in 0..self.layers.len() {
+            let content = self.layer(gpu, layer, state, length)?;
+            if let Some(cache) = &content.cache {
                 bits.push(length as u64);
-                bits.extend(cache.content(gpu, state, length)?.iter().map(|b| u64::from(*b)));
+                bits.extend(cache.iter().map(|b| u64::from(*b)));
             }
-            if let (Some(region), Some(ring)) = (&layer.ring, shape.ring) {
-                let (rows, channels) = (ring.taps - 1, ring.channels);
-                let words = self.floats(gpu, region, state, rows * channels)?;
-                // The oldest input is in the row of the position that comes next.
-                let order = (0..rows).map(|i| (length + i) % rows.max(1));
-                bits.extend(order.flat_map(|row| words[row * channels..][..channels].to_vec()).map(u64::from));
-            }
-            if let (Some(region), Some(memory)) = (&layer.memory, shape.memory) {
-                let words = self.floats(gpu, region, state, memory.heads * memory.key_dim * memory.value_dim)?;
-                bits.extend(words.into_iter().map(u64::from));
-            }
+            bits.extend(content.ring.iter().chain(&content.memory).flatten().map(|word| u64::from(*word)));
         }
         Ok(bits)
+    }
+
+    /// What a layer keeps of a state that has seen so many positions.
+    pub(super) fn layer(&self, gpu: &Gpu, layer: usize, state: usize, length: usize) -> Result<LayerContent, GpuError> {
+        let (Some(memory), Some(shape)) = (self.layers.get(layer), self.shapes.get(layer)) else {
+            return Ok(LayerContent::default());
+        };
+        let mut content = LayerContent::default();
+        if let Some(cache) = &memory.cache {
+            (content.length, content.cache) = (length, Some(cache.content(gpu, state, length)?));
+        }
+        if let (Some(region), Some(ring)) = (&memory.ring, shape.ring) {
+            let (rows, channels) = (ring.taps - 1, ring.channels);
+            let words = self.floats(gpu, region, state, rows * channels)?;
+            // The oldest input is in the row of the position that comes next.
+            let order = (0..rows).map(|i| (length + i) % rows.max(1));
+            content.ring = Some(order.flat_map(|row| words[row * channels..][..channels].to_vec()).collect());
+        }
+        if let (Some(region), Some(of)) = (&memory.memory, shape.memory) {
+            content.memory = Some(self.floats(gpu, region, state, of.heads * of.key_dim * of.value_dim)?);
+        }
+        Ok(content)
     }
 
     fn floats(&self, gpu: &Gpu, region: &Region, state: usize, n: usize) -> Result<Vec<u32>, GpuError> {

@@ -204,7 +204,7 @@ impl ImageLayout {
 }
 
 /// How a program's weight format reads to the kernels.
-fn stored(weights: WeightFormat) -> Weights {
+pub(crate) fn stored(weights: WeightFormat) -> Weights {
     match weights {
         WeightFormat::Int8 => Weights::Int8,
         WeightFormat::Code4 => Weights::Code4,

@@ -23,6 +23,8 @@ mod layout;
 mod open;
 
 pub use build::{BuildError, Progress, build_into};
+#[cfg(feature = "gpu")]
+pub(crate) use layout::stored;
 pub use layout::{Form, ImageLayout, LayoutError, Place};
 pub use open::{Image, ImageError};
 

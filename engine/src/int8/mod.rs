@@ -11,7 +11,7 @@ mod state;
 
 pub use kernels::Kernels;
 #[cfg(feature = "gpu")]
-pub(crate) use state::cache_layout;
+pub(crate) use state::{LayerContent, cache_layout};
 
 use crate::image::Image;
 use crate::model::ModelError;
@@ -128,6 +128,20 @@ impl Int8Units {
             image,
             kernels,
         })
+    }
+
+    /// What a layer keeps of an open sequence.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn layer(&self, sequence: usize, layer: usize) -> LayerContent {
+        self.states.get(sequence).layers.get(layer).map(state::Layer::content).unwrap_or_default()
+    }
+
+    /// Make a layer of an open sequence what some content says.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn set_layer(&mut self, sequence: usize, layer: usize, content: &LayerContent) {
+        if let Some(layer) = self.states.get_mut(sequence).layers.get_mut(layer) {
+            layer.set(content);
+        }
     }
 
     /// Run `job` over the rows of the slots read, each with its row of the slot written whole.

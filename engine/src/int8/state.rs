@@ -62,18 +62,57 @@ impl Layout {
     }
 }
 
+/// What a layer keeps of a sequence, as bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LayerContent {
+    /// Positions that it has seen, where it has a cache.
+    pub(crate) length: usize,
+    /// The cache's pages.
+    pub(crate) cache: Option<Vec<u8>>,
+    /// The ring's inputs, the oldest first.
+    pub(crate) ring: Option<Vec<u32>>,
+    pub(crate) memory: Option<Vec<u32>>,
+}
+
+impl Layer {
+    pub(super) fn content(&self) -> LayerContent {
+        let bits = |v: &f32| v.to_bits();
+        LayerContent {
+            length: self.cache.as_ref().map_or(0, Cache::len),
+            cache: self.cache.as_ref().map(|cache| cache.content().to_vec()),
+            ring: self.ring.as_ref().map(|ring| ring.rows().flatten().map(bits).collect()),
+            memory: self.memory.as_ref().map(|memory| memory.state().iter().map(bits).collect()),
+        }
+    }
+
+    /// Make a layer what some content says; what does not fit it is left out.
+    #[cfg(feature = "gpu")]
+    pub(super) fn set(&mut self, content: &LayerContent) {
+        let floats = |words: &Vec<u32>| words.iter().map(|word| f32::from_bits(*word)).collect::<Vec<f32>>();
+        if let (Some(cache), Some(bytes)) = (&mut self.cache, &content.cache) {
+            cache.restore(content.length, bytes);
+        }
+        if let (Some(ring), Some(words)) = (&mut self.ring, &content.ring) {
+            ring.restore(&floats(words));
+        }
+        if let (Some(memory), Some(words)) = (&mut self.memory, &content.memory)
+            && memory.state().len() == words.len()
+        {
+            memory.state_mut().copy_from_slice(&floats(words));
+        }
+    }
+}
+
 impl Sequence {
     /// Everything in it, as bits.
     pub(super) fn bits(&self) -> Vec<u64> {
         let mut bits = Vec::new();
-        for layer in &self.layers {
+        for layer in self.layers.iter().map(Layer::content) {
             if let Some(cache) = &layer.cache {
-                bits.push(cache.len() as u64);
-                bits.extend(cache.content().iter().map(|b| u64::from(*b)));
+                bits.push(layer.length as u64);
+                bits.extend(cache.iter().map(|b| u64::from(*b)));
             }
-            let floats = layer.ring.iter().flat_map(|ring| ring.rows().flatten());
-            let floats = floats.chain(layer.memory.iter().flat_map(|memory| memory.state()));
-            bits.extend(floats.map(|v| u64::from(v.to_bits())));
+            bits.extend(layer.ring.iter().chain(&layer.memory).flatten().map(|word| u64::from(*word)));
         }
         bits
     }

@@ -210,6 +210,17 @@ impl Cache {
         self.as_bytes()
     }
 
+    /// Become the cache that had seen `len` positions and then held these bytes, as [`Cache::content`] gives them; what
+    /// is no whole number of its pages is left out.
+    pub fn restore(&mut self, len: usize, content: &[u8]) {
+        let pages = content.len() / self.layout.page_bytes();
+        self.lines.clear();
+        self.lines.resize(pages * self.layout.page_bytes() / size_of::<Line>(), Line([0; 64]));
+        let bytes = self.bytes_mut();
+        bytes.copy_from_slice(&content[..bytes.len()]);
+        self.len = len;
+    }
+
     /// Forget every position, keeping the memory.
     pub fn clear(&mut self) {
         self.len = 0;

@@ -48,7 +48,7 @@ pub(crate) const SHAPES: [(usize, usize, usize); 12] = [
 ];
 
 /// The 4-bit formats.
-const CODED: [Weights; 2] = [Weights::Code4, Weights::E2m1];
+pub(crate) const CODED: [Weights; 2] = [Weights::Code4, Weights::E2m1];
 
 /// Rows of values that meet every branch of the quantiser.
 pub(crate) const QUANTISED: usize = 64;
@@ -170,7 +170,18 @@ fn coded(
     let name = || format!("matvec {rows}x{cols}, {weights:?}, {tokens} rows, {} limbs, {number}", limbs.count());
     let seed = &mut Seed::new(3000 + number);
     let layout = MatrixLayout::of(weights, rows, cols).map_err(|e| e.to_string())?;
-    let largest = number % 4 == 3;
+    let (bytes, acts) = coded_operands(seed, &layout, tokens, limbs, number % 4 == 3);
+    product(form, layout, &bytes, &acts, number, name)
+}
+
+/// A matrix of any codes and scale bytes with any rows, or one of the levels of largest magnitude with rows of -128.
+pub(crate) fn coded_operands(
+    seed: &mut Seed,
+    layout: &MatrixLayout,
+    tokens: usize,
+    limbs: Limbs,
+    largest: bool,
+) -> (Vec<u8>, Acts) {
     let mut bytes = Vec::with_capacity(layout.bytes());
     for _ in 0..layout.tiles() {
         let scales = layout.tile_bytes() - layout.blocks() * layout.block_bytes();
@@ -179,8 +190,8 @@ fn coded(
         bytes.extend((scales..layout.tile_bytes()).map(|_| if largest { 0 } else { seed.next() as u8 }));
     }
     let fill = if largest { Fill::Constant(0, -128) } else { Fill::Random };
-    let acts = acts(seed, fill, tokens, cols, limbs);
-    product(form, layout, &bytes, &acts, number, name)
+    let acts = acts(seed, fill, tokens, layout.cols(), limbs);
+    (bytes, acts)
 }
 
 /// The form's product against the mirror's.

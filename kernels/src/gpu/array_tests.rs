@@ -95,3 +95,33 @@ fn a_method_found_wrong_in_a_run_makes_way_for_the_next() {
     assert_eq!(array.report().methods[0].verdict, Verdict::Failed("a test".into()));
     assert!(matches!(array.demote(Method::Lut, "another"), Err(DeviceArrayError::NoMethod { .. })));
 }
+
+#[test]
+fn both_methods_pass_the_gates_of_four_bits_and_a_fault_in_them_is_named() {
+    use super::floats::gated;
+    use crate::format::Weights;
+    let products = tables::MulTable::check(tables::EMBEDDED).unwrap();
+    let gate = |gpu: &Gpu, method, weights| gated(gpu, method, Lanes::default(), weights, products);
+    let Some(gpu) = software(None) else { return };
+    for method in Method::ALL {
+        for weights in [Weights::Code4, Weights::E2m1] {
+            assert_eq!(gate(&gpu, method, weights).unwrap().probe, probe::pinned(weights), "{method}, {weights:?}");
+        }
+    }
+    let faults: [(&str, Weights, Patch); 4] = [
+        ("the second half's scale", Weights::Code4, |s| {
+            if s.contains("half_of(") { s.replace("+ 1u]", "+ 0u]") } else { s.to_owned() }
+        }),
+        ("the sign of a scale", Weights::Code4, |s| s.replace("((byte & 1u) << 31u)", "0u")),
+        ("the highest code", Weights::E2m1, |s| s.replace("codes[word >> 24u]", "codes[(word >> 24u) & 127u]")),
+        ("the order of the halves", Weights::E2m1, |s| {
+            if s.contains("half_of(") { s.replace(".zw)", ".xy)") } else { s.to_owned() }
+        }),
+    ];
+    for (name, weights, patch) in faults {
+        let Some(gpu) = software(Some(patch)) else { return };
+        let error = gate(&gpu, Method::Dp4a, weights).unwrap_err().to_string();
+        assert!(error.contains(&format!("{weights:?}")) || error.contains("probe"), "{name}: {error}");
+        assert!(gate(&gpu, Method::Dp4a, Weights::Int8).is_ok(), "{name}");
+    }
+}

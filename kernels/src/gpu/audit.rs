@@ -7,7 +7,8 @@
 use crate::cpu::matvec::{Mirror, quantise_row};
 use crate::flush::{add, mul};
 use crate::format::{Lanes, Limbs};
-use crate::matvec::{Acts, Group, Matrix, Matvec, Space};
+use crate::matvec::{Acts, Group, Matrix, Matvec, Space, Stack, TILE_ROWS};
+use std::ops::Range;
 
 /// A result of the device that is not the mirror's.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -47,28 +48,90 @@ impl Sample<'_> {
     /// # Errors
     /// The first element whose bits differ.
     pub fn check(&self, tile: usize) -> Result<(), DeviceMismatch> {
-        let layout = self.matrix.layout();
-        let (mut acts, mut space) = (Acts::new(), Space::default());
-        if self.x.len() != layout.cols() || self.given.len() != layout.rows() {
+        if self.given.len() != self.matrix.layout().rows() {
             return Ok(());
         }
-        if quantise_row(self.x, self.limbs, &mut acts.shape(1, layout.cols(), self.limbs).space(0)).is_err() {
+        let Some((rows, values)) = tile_of(self.matrix, self.x, self.limbs, self.lanes, self.bias, tile) else {
             return Ok(());
-        }
-        let Ok(call) = Matvec::new(self.matrix, &acts, self.bias, self.lanes) else { return Ok(()) };
-        let tile = tile % layout.tiles();
-        let mut group = Group::new(&call, &Mirror, &mut space);
-        let values = group.results(tile, 0, 1).first().copied().unwrap_or_default();
-        for (element, value) in layout.tile_rows(tile).zip(values) {
+        };
+        rows.zip(values).try_for_each(|(element, value)| {
             let before = self.residual.and_then(|(x, scale)| x.get(element).map(|x| (*x, scale)));
             let expected = before.map_or(value, |(x, scale)| add(x, mul(value, scale)));
-            let given = self.given[element];
-            if given.to_bits() != expected.to_bits() {
-                return Err(DeviceMismatch { element, given, expected });
+            same(element, self.given[element], expected)
+        })
+    }
+}
+
+/// Tiles of what picked experts made of one token-row, recomputed: `given` is `[picks, rows]`, or with weights their sum,
+/// `[rows]`; `x` is one vector, or with weights one a pick. What does not fit together passes, as in [`Sample::check`].
+///
+/// # Errors
+/// The first element whose bits differ; without weights they are counted through all picks.
+#[expect(clippy::too_many_arguments, reason = "what a routed command takes")]
+pub fn routed(
+    stack: Stack<'_>,
+    x: &[f32],
+    picks: &[f32],
+    weights: Option<&[f32]>,
+    limbs: Limbs,
+    lanes: Lanes,
+    given: &[f32],
+    tiles: impl Iterator<Item = usize>,
+) -> Result<(), DeviceMismatch> {
+    let layout = stack.layout().matrix();
+    let (rows, cols) = (layout.rows(), layout.cols());
+    let results = if weights.is_some() { 1 } else { picks.len() };
+    if given.len() < results * rows || weights.is_some_and(|weights| weights.len() < picks.len()) {
+        return Ok(());
+    }
+    for tile in tiles {
+        let mut sums = vec![0.0_f32; layout.tile_rows(tile % layout.tiles()).len()];
+        for (pick, number) in picks.iter().enumerate() {
+            let vector = if weights.is_some() { x.get(pick * cols..(pick + 1) * cols) } else { x.get(..cols) };
+            let (Some(vector), Ok(expert)) = (vector, stack.expert(*number as usize)) else { return Ok(()) };
+            let Some((range, values)) = tile_of(expert, vector, limbs, lanes, None, tile) else { return Ok(()) };
+            match weights {
+                None => range.zip(values).try_for_each(|(row, v)| {
+                    let element = pick * rows + row;
+                    same(element, given[element], v)
+                })?,
+                Some(weights) => {
+                    sums.iter_mut().zip(values).for_each(|(sum, v)| *sum = add(*sum, mul(weights[pick], v)));
+                }
             }
         }
-        Ok(())
+        if weights.is_some() {
+            let range = layout.tile_rows(tile % layout.tiles());
+            range.zip(&sums).try_for_each(|(row, sum)| same(row, given[row], *sum))?;
+        }
     }
+    Ok(())
+}
+
+fn same(element: usize, given: f32, expected: f32) -> Result<(), DeviceMismatch> {
+    if given.to_bits() == expected.to_bits() { Ok(()) } else { Err(DeviceMismatch { element, given, expected }) }
+}
+
+/// The mirror's results of one tile, with its rows; `None` where there are none to have.
+fn tile_of(
+    matrix: Matrix<'_>,
+    x: &[f32],
+    limbs: Limbs,
+    lanes: Lanes,
+    bias: Option<&[f32]>,
+    tile: usize,
+) -> Option<(Range<usize>, [f32; TILE_ROWS])> {
+    let layout = matrix.layout();
+    if x.len() != layout.cols() {
+        return None;
+    }
+    let (mut acts, mut space) = (Acts::new(), Space::default());
+    quantise_row(x, limbs, &mut acts.shape(1, layout.cols(), limbs).space(0)).ok()?;
+    let call = Matvec::new(matrix, &acts, bias, lanes).ok()?;
+    let tile = tile % layout.tiles();
+    let mut group = Group::new(&call, &Mirror, &mut space);
+    let values = group.results(tile, 0, 1).first().copied()?;
+    Some((layout.tile_rows(tile), values))
 }
 
 #[cfg(test)]

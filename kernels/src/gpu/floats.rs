@@ -18,10 +18,10 @@ use super::wgsl::{StepRowWords, step_words};
 use crate::attend::{Attend, Cache, CacheLayout, Queries, Scratch};
 use crate::conv::{ConvWeights, Ring};
 use crate::delta::{DeltaRow, Memory};
-use crate::format::{Lanes, Limbs};
+use crate::format::{Lanes, Limbs, Weights};
 use crate::gate;
 use crate::math::Function;
-use crate::probe::Probe;
+use crate::probe::{self, Probe};
 use crate::tables::MulTable;
 use crate::vector::{Form, Micro, Values, VectorUnit, check_micros, check_with, interpret, micro::Access, run::Run};
 use std::cell::RefCell;
@@ -217,15 +217,21 @@ pub struct Passed {
 #[derive(Default)]
 struct Found {
     floats: Vec<(Gpu, Result<usize, Failed>)>,
-    methods: Vec<(Gpu, Method, Lanes, Result<Passed, Failed>)>,
+    methods: Vec<(Gpu, Method, Lanes, Weights, Result<Passed, Failed>)>,
 }
 
-/// All gates that a method passes before it computes on a device: the array unit's, and the two checks here. Each runs
-/// once for a device in a process.
+/// All gates that a method passes before it computes on a device with weights of a format: the array unit's, and the two
+/// checks here. Each runs once for a device in a process. The probe is that of the format.
 ///
 /// # Errors
 /// As [`check`].
-pub fn gated(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<Passed, Failed> {
+pub fn gated(
+    gpu: &Gpu,
+    method: Method,
+    lanes: Lanes,
+    weights: Weights,
+    products: MulTable<'_>,
+) -> Result<Passed, Failed> {
     static FOUND: Mutex<Found> = Mutex::new(Found { floats: Vec::new(), methods: Vec::new() });
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
     let floats = match found.floats.iter().find(|(of, _)| of.is(gpu)) {
@@ -236,21 +242,39 @@ pub fn gated(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) ->
             result
         }
     }?;
-    let known = found.methods.iter().find(|(of, by, with, _)| of.is(gpu) && *by == method && *with == lanes);
-    let passed = match known {
-        Some((.., result)) => result.clone(),
-        None => {
-            let result = products_and_attention(gpu, method, lanes, products);
-            found.methods.push((gpu.clone(), method, lanes, result.clone()));
-            result
-        }
-    }?;
-    Ok(Passed { tests: floats + passed.tests, ..passed })
+    let mut passed = Passed { tests: floats, probe: probe::ARRAY };
+    // Attention multiplies int8, whatever the weights are.
+    let formats = [Weights::Int8, weights];
+    for format in &formats[..if weights == Weights::Int8 { 1 } else { 2 }] {
+        let is = |of: &Gpu, by: Method, with: Lanes, what: Weights| {
+            of.is(gpu) && (by, with, what) == (method, lanes, *format)
+        };
+        let known = found.methods.iter().find(|(of, by, with, what, _)| is(of, *by, *with, *what));
+        let result = match known {
+            Some((.., result)) => result.clone(),
+            None => {
+                let result = products_of(gpu, method, lanes, *format, products);
+                found.methods.push((gpu.clone(), method, lanes, *format, result.clone()));
+                result
+            }
+        }?;
+        passed = Passed { tests: passed.tests + result.tests, probe: result.probe };
+    }
+    Ok(passed)
 }
 
-/// The array unit's gate, and that of attention.
-fn products_and_attention(gpu: &Gpu, method: Method, lanes: Lanes, products: MulTable<'_>) -> Result<Passed, Failed> {
+/// The array unit's gate with weights of a format; with that of int8 attention's.
+fn products_of(
+    gpu: &Gpu,
+    method: Method,
+    lanes: Lanes,
+    weights: Weights,
+    products: MulTable<'_>,
+) -> Result<Passed, Failed> {
     let table = gpu.upload("the table of products", products.bytes())?;
+    if weights != Weights::Int8 {
+        return array_gate::coded(gpu, &table, method, lanes, weights);
+    }
     let array = array_gate::one(gpu, &table, method, lanes)?;
     let attention = check_attention(gpu, method, Some(&table))?;
     Ok(Passed { tests: array.tests + attention, ..array })
@@ -612,7 +636,7 @@ mod tests {
     fn the_float_units_of_this_device_pass() {
         let Ok(gpu) = Gpu::open(&Choice::Best) else { return };
         for method in Method::ALL {
-            let cases = gated(&gpu, method, Lanes::default(), MulTable::embedded().unwrap());
+            let cases = gated(&gpu, method, Lanes::default(), Weights::Int8, MulTable::embedded().unwrap());
             assert!(matches!(cases, Ok(passed) if passed.tests > 600), "{method}: {cases:?}");
         }
     }
@@ -620,7 +644,7 @@ mod tests {
     /// A shader's source with one place changed; the gate must name the unit that it belongs to.
     fn fault(patch: crate::gpu::device::Patch, test: &str) {
         let Ok(gpu) = Gpu::open_patched(&Choice::Best, Some(patch)) else { return };
-        match gated(&gpu, Method::Dp4a, Lanes::default(), MulTable::embedded().unwrap()) {
+        match gated(&gpu, Method::Dp4a, Lanes::default(), Weights::Int8, MulTable::embedded().unwrap()) {
             Err(Failed::Test(name)) => assert!(name.starts_with(test), "{name} for {test}"),
             other => panic!("a fault in {test} was not found: {other:?}"),
         }

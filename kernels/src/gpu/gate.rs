@@ -16,7 +16,7 @@ use super::weights::{DeviceMatrix, UploadError};
 use super::wgsl::{NO_FAULT, StepRowWords, step_words};
 use crate::cpu::matvec::{GROUP, Mirror};
 use crate::flush::{add, mul};
-use crate::format::{Lanes, Limbs};
+use crate::format::{Lanes, Limbs, Weights};
 use crate::gate::Verdict;
 use crate::gate::cases::{self, FILLS, Fill};
 use crate::matvec::{Acts, Group, Matrix, MatrixLayout, Matvec, Space, Stack, StackLayout};
@@ -189,7 +189,9 @@ impl DeviceArray {
     pub fn gemms_per_second(&self, now: HostClock) -> Result<f64, RunError> {
         const BATCH: usize = 256;
         let (gpu, array) = (&self.gpu, self.array());
-        let Some((dispatches, y)) = probe_dispatches(gpu, &array).map_err(RunError::from)? else { return Ok(0.0) };
+        let Some((dispatches, y)) = probe_dispatches(gpu, &array, Weights::Int8).map_err(RunError::from)? else {
+            return Ok(0.0);
+        };
         let product = &dispatches[1..];
         let batch: Vec<Dispatch> = product.iter().cycle().take(BATCH * product.len()).cloned().collect();
         record::run(gpu, &dispatches, &y)?;
@@ -204,10 +206,47 @@ impl DeviceArray {
 /// # Errors
 /// The test that it fails, or the device's failure.
 pub(super) fn one(gpu: &Gpu, table: &Region, method: Method, lanes: Lanes) -> Result<Passed, Failed> {
-    match examine(gpu, &Array { method, table: Some(table), lanes, plan: None }) {
-        Ok(probe) => Ok(Passed { tests: tests(), probe }),
-        Err(Failure::Test(test)) => Err(Failed::Test(test)),
-        Err(Failure::Gpu(error)) => Err(error.into()),
+    let probe = examine(gpu, &Array { method, table: Some(table), lanes, plan: None })?;
+    Ok(Passed { tests: tests(), probe })
+}
+
+/// The same of products with weights of a 4-bit format.
+///
+/// # Errors
+/// As [`one`].
+pub(super) fn coded(
+    gpu: &Gpu,
+    table: &Region,
+    method: Method,
+    lanes: Lanes,
+    weights: Weights,
+) -> Result<Passed, Failed> {
+    let array = &Array { method, table: Some(table), lanes, plan: None };
+    let step = gpu.upload("the step's words", bytemuck::cast_slice(&step_words(&[StepRowWords::default()])))?;
+    gpu.prepare("the gate", &sources(gpu, array, weights)?);
+    let mut tests = 0;
+    for limbs in [Limbs::Two, Limbs::One] {
+        for s in taken(limbs) {
+            let (cols, rows, tokens) = SHAPES[s];
+            let name = || format!("matvec {rows}x{cols}, {weights:?}, {tokens} rows, {} limbs", limbs.count());
+            let seed = &mut Seed::new(5000 + s as u64);
+            let layout = MatrixLayout::of(weights, rows, cols).map_err(|e| Failed::Test(e.to_string()))?;
+            let (bytes, acts) = cases::coded_operands(seed, &layout, tokens, limbs, s % 3 == 2);
+            product(gpu, array, &step, s, seed, (layout, &bytes), &acts, &name)?;
+            tests += 1;
+        }
+    }
+    routed(gpu, array, &step, ROUTES[1], weights, 17)?;
+    let probe = probed(gpu, array, weights)?;
+    Ok(Passed { tests: tests + 2, probe })
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Test(test) => Self::Test(test),
+            Failure::Gpu(error) => error.into(),
+        }
     }
 }
 
@@ -237,7 +276,7 @@ impl From<UploadError> for Failure {
     fn from(error: UploadError) -> Self {
         match error {
             UploadError::Gpu(error) => Self::Gpu(error),
-            error @ (UploadError::Layout(_) | UploadError::Weights(_)) => Self::Test(error.to_string()),
+            error @ UploadError::Layout(_) => Self::Test(error.to_string()),
         }
     }
 }
@@ -267,7 +306,7 @@ fn tests() -> usize {
 /// Every test, and the probe.
 fn examine(gpu: &Gpu, array: &Array<'_>) -> Result<Probe, Failure> {
     let step = gpu.upload("the step's words", bytemuck::cast_slice(&step_words(&[StepRowWords::default()])))?;
-    gpu.prepare("the gate", &sources(gpu, array)?);
+    gpu.prepare("the gate", &sources(gpu, array, Weights::Int8)?);
     for (l, limbs) in [Limbs::Two, Limbs::One].into_iter().enumerate() {
         quantise(gpu, &step, limbs)?;
         for s in taken(limbs) {
@@ -278,21 +317,27 @@ fn examine(gpu: &Gpu, array: &Array<'_>) -> Result<Probe, Failure> {
         }
     }
     for (number, route) in ROUTES.into_iter().enumerate() {
-        routed(gpu, array, &step, route, number as u64)?;
+        routed(gpu, array, &step, route, Weights::Int8, number as u64)?;
     }
-    let Some((dispatches, y)) = probe_dispatches(gpu, array)? else {
+    probed(gpu, array, Weights::Int8)
+}
+
+/// The probe of a format, which must be the pinned one.
+fn probed(gpu: &Gpu, array: &Array<'_>, weights: Weights) -> Result<Probe, Failure> {
+    let Some((dispatches, y)) = probe_dispatches(gpu, array, weights)? else {
         return Err(Failure::Test("probe: it has no operands".to_owned()));
     };
-    let probe = probe::hash(&floats(&record::run(gpu, &dispatches, &y)?));
-    if probe != probe::ARRAY {
-        return Err(Failure::Test(format!("probe: {probe}, pinned {}", probe::ARRAY)));
-    }
-    Ok(probe)
+    let (probe, pinned) = (probe::hash(&floats(&record::run(gpu, &dispatches, &y)?)), probe::pinned(weights));
+    if probe == pinned { Ok(probe) } else { Err(Failure::Test(format!("probe: {probe}, pinned {pinned}"))) }
 }
 
 /// The probe's quantiser, then its product; and where the results lie.
-fn probe_dispatches(gpu: &Gpu, array: &Array<'_>) -> Result<Option<(Vec<Dispatch>, Region)>, Failure> {
-    let Some(operands) = Operands::of(crate::format::Weights::Int8) else { return Ok(None) };
+fn probe_dispatches(
+    gpu: &Gpu,
+    array: &Array<'_>,
+    weights: Weights,
+) -> Result<Option<(Vec<Dispatch>, Region)>, Failure> {
+    let Some(operands) = Operands::of(weights) else { return Ok(None) };
     let Some(matrix) = operands.matrix() else { return Ok(None) };
     let array = &Array { lanes: Lanes::default(), ..*array };
     let (rows, cols) = (operands.layout.rows(), operands.layout.cols());
@@ -379,13 +424,13 @@ fn extras(s: usize) -> Extras {
 }
 
 /// The sources of the gate's products, to be compiled at once.
-fn sources(gpu: &Gpu, array: &Array<'_>) -> Result<Vec<String>, Failure> {
+fn sources(gpu: &Gpu, array: &Array<'_>, weights: Weights) -> Result<Vec<String>, Failure> {
     let y = gpu.region("results", 4)?;
     let mut sources = Vec::new();
     for limbs in [Limbs::Two, Limbs::One] {
         for s in taken(limbs) {
             let ((cols, rows, tokens), Extras { bias, residual }) = (SHAPES[s], extras(s));
-            let layout = MatrixLayout::new(rows, cols).map_err(|e| Failure::Test(e.to_string()))?;
+            let layout = MatrixLayout::of(weights, rows, cols).map_err(|e| Failure::Test(e.to_string()))?;
             let (matrix, acts) =
                 (DeviceMatrix::blank(gpu, "blank", layout)?, DeviceActs::new(gpu, tokens, cols, limbs)?);
             let bias = if bias { Some(gpu.region("bias", 4 * rows as u64)?) } else { None };
@@ -419,7 +464,23 @@ fn matvec(gpu: &Gpu, array: &Array<'_>, step: &Region, s: usize, f: usize, limbs
     let layout = MatrixLayout::new(rows, cols).map_err(|e| Failure::Test(e.to_string()))?;
     let bytes = cases::matrix(seed, fill, &layout);
     let acts = cases::acts(seed, fill, tokens, cols, limbs);
-    let matrix = Matrix::new(layout, &bytes).map_err(|e| Failure::Test(e.to_string()))?;
+    product(gpu, array, step, s, seed, (layout, &bytes), &acts, &name)
+}
+
+/// The product of a matrix with quantised rows, beside what its shape has, against the mirror's.
+#[expect(clippy::too_many_arguments, reason = "what the gates of all formats have in common")]
+fn product(
+    gpu: &Gpu,
+    array: &Array<'_>,
+    step: &Region,
+    s: usize,
+    seed: &mut Seed,
+    (layout, bytes): (MatrixLayout, &[u8]),
+    acts: &Acts,
+    name: &dyn Fn() -> String,
+) -> Result<(), Failure> {
+    let (rows, tokens) = (layout.rows(), acts.rows());
+    let matrix = Matrix::new(layout, bytes).map_err(|e| Failure::Test(e.to_string()))?;
     let mut values = |n: usize| -> Vec<f32> { (0..n).map(|_| seed.value()).collect() };
     let Extras { bias, residual } = extras(s);
     let bias = bias.then(|| values(rows));
@@ -427,7 +488,7 @@ fn matvec(gpu: &Gpu, array: &Array<'_>, step: &Region, s: usize, f: usize, limbs
     let before = values(offset + tokens * stride);
     let (added, apart) = (residual.is_some(), residual == Some(Place::Apart));
 
-    let call = Matvec::new(matrix, &acts, bias.as_deref(), array.lanes).map_err(|e| Failure::Test(e.to_string()))?;
+    let call = Matvec::new(matrix, acts, bias.as_deref(), array.lanes).map_err(|e| Failure::Test(e.to_string()))?;
     let (mut want, mut sums) = (before.clone(), before.clone());
     for (token, row) in mirror(&call).chunks_exact(rows).enumerate() {
         let at = offset + token * stride..offset + token * stride + rows;
@@ -436,7 +497,7 @@ fn matvec(gpu: &Gpu, array: &Array<'_>, step: &Region, s: usize, f: usize, limbs
         }
     }
     let matrix = DeviceMatrix::matrix(gpu, "a matrix of the gate", matrix)?;
-    let acts = DeviceActs::upload(gpu, &acts)?;
+    let acts = DeviceActs::upload(gpu, acts)?;
     let y = gpu.upload("results", bytemuck::cast_slice(&before))?;
     let x = gpu.upload("rows", bytemuck::cast_slice(&before))?;
     let out = gpu.upload("sums", bytemuck::cast_slice(&before))?;
@@ -466,14 +527,19 @@ fn routed(
     array: &Array<'_>,
     step: &Region,
     (experts, rows, cols, tokens, k, each): (usize, usize, usize, usize, usize, bool),
+    weights_format: Weights,
     number: u64,
 ) -> Result<(), Failure> {
-    let name = format!("routed {experts} of {rows}x{cols}, {tokens} rows, {k} picks");
+    let name = format!("routed {experts} of {rows}x{cols}, {weights_format:?}, {tokens} rows, {k} picks");
     let unfit = |e: &dyn std::fmt::Display| Failure::Test(format!("{name}: {e}"));
     let seed = &mut Seed::new(3000 + number);
     let vectors = if each { k } else { 1 };
-    let layout = StackLayout::new(experts, rows, cols).map_err(|e| unfit(&e))?;
-    let bytes: Vec<u8> = (0..experts).flat_map(|_| cases::matrix(seed, Fill::Random, &layout.matrix())).collect();
+    let layout = StackLayout::of(weights_format, experts, rows, cols).map_err(|e| unfit(&e))?;
+    let expert = |seed: &mut Seed| match weights_format {
+        Weights::Int8 => cases::matrix(seed, Fill::Random, &layout.matrix()),
+        Weights::Code4 | Weights::E2m1 => cases::coded_operands(seed, &layout.matrix(), 1, Limbs::Two, false).0,
+    };
+    let bytes: Vec<u8> = (0..experts).flat_map(|_| expert(seed)).collect();
     let stack = Stack::new(layout, &bytes).map_err(|e| unfit(&e))?;
     let acts = cases::acts(seed, Fill::Random, tokens * vectors, cols, Limbs::Two);
     let mut picks: Vec<f32> = (0..tokens * k).map(|_| seed.below(experts as u64) as f32).collect();

@@ -142,6 +142,7 @@ impl Array<'_> {
             method: self.method,
             lanes: self.lanes.count() as u32,
             limbs,
+            weights: layout.weights(),
             blocks: layout.blocks() as u32,
             group: group(layout) as u32,
             quads: quads as u32,

@@ -6,12 +6,15 @@
 //! shuffles, so that `L` threads hold the lanes of one row, `S / L` rows at once, and add them in order. Every addition
 //! passes the rounding barrier. What lies past the last block has a scale of zero: a lane never holds a negative zero, so
 //! adding a zero of either sign changes no bit.
+//!
+//! Elements of 4 bits go through a table of all pairs of levels into what int8 elements are; their block of 32 columns has
+//! two halves with a scale each, so there are twice as many products, the first half's before the second's.
 
 use super::Method;
 use super::job::fill;
 use super::weights::QUAD;
 use super::wgsl::prelude;
-use crate::format::Limbs;
+use crate::format::{Book, Limbs, Weights};
 use std::fmt::Write as _;
 
 /// How a shader is laid over a device.
@@ -38,6 +41,7 @@ pub(super) struct Shape {
     pub(super) method: Method,
     pub(super) lanes: u32,
     pub(super) limbs: Limbs,
+    pub(super) weights: Weights,
     pub(super) blocks: u32,
     pub(super) group: u32,
     /// Quads of the chunk's rows.
@@ -121,8 +125,15 @@ fn bindings(shape: &Shape, tokens: u32) -> String {
             ("$SHIFT", shape.group.trailing_zeros().to_string()),
             ("$QUADS", shape.quads.to_string()),
             ("$LIMBS", shape.limbs.count().to_string()),
+            ("$WORDS", scale_words(shape.weights, shape.blocks).to_string()),
+            ("$TABLE", table_words(shape.weights).to_string()),
         ],
     );
+    let layout = [("$SHIFT", shape.group.trailing_zeros().to_string()), ("$GROUP", shape.group.to_string())];
+    text += &match shape.weights.book() {
+        None => fill(INT8, &layout),
+        Some(book) => fill(CODED, &[&layout[..], &scale_shape(book)].concat()),
+    };
     let e = &shape.ends;
     let words = [
         ("ROWS", e.rows),
@@ -199,12 +210,17 @@ struct Params { command: u32, tokens: u32, none: u32, spare: u32 }
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
 const BLOCKS: u32 = $BLOCKSu;
 const QUADS: u32 = $QUADSu;
+const WORDS: u32 = $WORDSu;
+const TABLE: u32 = $TABLEu;
+fn limb(token: u32, which: u32, half: u32, block: u32) -> vec4<u32> {
+  return limbs[((token * $LIMBSu + which) * 2u + half) * BLOCKS + block];
+}
+";
+
+const INT8: &str = "
 fn element(quad: u32, row: u32, half: u32, block: u32) -> vec4<u32> {
   let group = block >> $SHIFTu;
   return elements[quad * (BLOCKS * 8u) + group * ($GROUPu * 8u) + (row * 2u + half) * $GROUPu + (block & ($GROUPu - 1u))];
-}
-fn limb(token: u32, which: u32, half: u32, block: u32) -> vec4<u32> {
-  return limbs[((token * $LIMBSu + which) * 2u + half) * BLOCKS + block];
 }
 // What the base of row `row` of the quad adds to its scale bytes: m * 2^e is 1.mmm * 2^(e + 3).
 fn base(bases: u32, row: u32) -> u32 {
@@ -214,6 +230,71 @@ fn scale(base: u32, code: u32, row: u32) -> f32 {
   return bitcast<f32>((base + ((code >> (8u * row)) & 255u)) << 20u);
 }
 ";
+
+const CODED: &str = "
+fn stored(quad: u32, row: u32, block: u32) -> vec4<u32> {
+  let group = block >> $SHIFTu;
+  return elements[quad * (BLOCKS * 4u) + group * ($GROUPu * 4u) + row * $GROUPu + (block & ($GROUPu - 1u))];
+}
+fn levels(word: u32) -> vec2<u32> {
+  return vec2<u32>(codes[word & 255u] | (codes[(word >> 8u) & 255u] << 16u),
+                   codes[(word >> 16u) & 255u] | (codes[word >> 24u] << 16u));
+}
+fn half_of(words: vec2<u32>) -> vec4<u32> { return vec4<u32>(levels(words.x), levels(words.y)); }
+// What the base of row `row` of the quad adds to its scale bytes, past their sign.
+fn base(bases: u32, row: u32) -> u32 {
+  return bitcast<u32>((bitcast<i32>(bases << (24u - 8u * row)) >> 24u) + $OFFSET) << $MANTISSAu;
+}
+fn scale(base: u32, code: u32, row: u32) -> f32 {
+  let byte = (code >> (8u * row)) & 255u;
+  return bitcast<f32>(((base + (byte >> $SIGNu)) << $PLACEu) | ((byte & $SIGNu) << 31u));
+}
+";
+
+/// Words with the scales of a quad's blocks.
+pub(super) fn scale_words(weights: Weights, blocks: u32) -> u32 {
+    if weights.book().is_some() { 2 * blocks } else { blocks }
+}
+
+/// Words before the scales: the levels of every pair of codes.
+pub(super) fn table_words(weights: Weights) -> u32 {
+    if weights.book().is_some() { 256 } else { 0 }
+}
+
+fn scale_shape(book: &Book) -> [(&'static str, String); 4] {
+    let Book { mantissa, sign, .. } = book;
+    [
+        ("$OFFSET", (127 + mantissa).to_string()),
+        ("$MANTISSA", mantissa.to_string()),
+        ("$SIGN", sign.to_string()),
+        ("$PLACE", (23 - mantissa).to_string()),
+    ]
+}
+
+/// A product that is added to a lane.
+struct Term {
+    /// Name of the limb in the text, and its index, high first.
+    name: &'static str,
+    limb: u32,
+    /// The half of the block whose scale it has; none: both, which share one.
+    half: Option<u32>,
+}
+
+impl Term {
+    fn text(&self) -> String {
+        self.half.map_or_else(|| self.name.to_owned(), |half| format!("{}{half}", self.name))
+    }
+}
+
+/// The products of a block with a row, in the order in which they are added.
+fn terms(shape: &Shape) -> Vec<Term> {
+    let two = shape.limbs == Limbs::Two;
+    let limbs = |half| shape_limbs(two).iter().map(move |(limb, name)| Term { name, limb: *limb, half });
+    match shape.weights.book() {
+        None => limbs(None).collect(),
+        Some(_) => limbs(Some(0)).chain(limbs(Some(1))).collect(),
+    }
+}
 
 const DP4A: &str = "
 fn products(a: vec4<u32>, c: vec4<u32>) -> i32 {
@@ -271,6 +352,7 @@ const ROUTE: &str = "
 fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
     let Plan { rows, unroll, subgroups, tokens, .. } = *plan;
     let (lanes, groups, two) = (shape.lanes, size / shape.lanes, shape.limbs == Limbs::Two);
+    let (terms, coded) = (terms(shape), shape.weights.book().is_some());
     let (quads, sets) = (rows / QUAD as u32, rows / groups);
     let steps = shape.blocks.div_ceil(size);
     let mut t = format!(
@@ -290,8 +372,8 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
         let _ = write!(
             t,
             "  let n{q} = min(unit * {quads}u + {q}u, QUADS - 1u);\n  let q{q} = {expert} * QUADS + n{q};\n  \
-             let c{q} = {expert} * (QUADS * (BLOCKS + 1u)) + n{q} * BLOCKS;\n  \
-             let bases{q} = codes[{expert} * (QUADS * (BLOCKS + 1u)) + QUADS * BLOCKS + n{q}];\n",
+             let c{q} = TABLE + {expert} * (QUADS * (WORDS + 1u)) + n{q} * WORDS;\n  \
+             let bases{q} = codes[TABLE + {expert} * (QUADS * (WORDS + 1u)) + QUADS * WORDS + n{q}];\n",
         );
         for j in 0..QUAD {
             let _ = writeln!(t, "  let base{q}_{j} = base(bases{q}, {j}u);");
@@ -317,7 +399,7 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
             }
         }
     }
-    let stage = Stage { plan, shape, size, quads, sets, groups, two };
+    let stage = Stage { plan, shape, size, quads, sets, groups, two, coded, terms: &terms };
     let stages = steps.div_ceil(unroll);
     if plan.ahead && !shape.routed && stages > 1 {
         stage.declare(&mut t, "x");
@@ -369,6 +451,8 @@ struct Stage<'a> {
     sets: u32,
     groups: u32,
     two: bool,
+    coded: bool,
+    terms: &'a [Term],
 }
 
 impl Stage<'_> {
@@ -387,13 +471,25 @@ impl Stage<'_> {
             }
             for q in 0..self.quads {
                 for j in 0..QUAD {
-                    for h in 0..2 {
-                        let _ = writeln!(t, "    var {name}e{i}_{q}_{j}_{h} = vec4<u32>(0u);");
+                    for h in self.parts() {
+                        let _ = writeln!(t, "    var {name}e{i}_{q}_{j}{h} = vec4<u32>(0u);");
                     }
                 }
-                let _ = writeln!(t, "    var {name}c{i}_{q} = 0u;");
+                for h in self.halves() {
+                    let _ = writeln!(t, "    var {name}c{i}_{q}{h} = 0u;");
+                }
             }
         }
+    }
+
+    /// What the elements of a row's block are loaded in: two halves, or the codes of both at once.
+    fn parts(&self) -> &'static [&'static str] {
+        if self.coded { &[""] } else { &["_0", "_1"] }
+    }
+
+    /// What has a scale: a block, or each half of one.
+    fn halves(&self) -> &'static [&'static str] {
+        if self.coded { &["_0", "_1"] } else { &[""] }
     }
 
     /// One token-row: its activations are asked for with the weights, before them, for they come from nearer.
@@ -424,11 +520,21 @@ impl Stage<'_> {
             }
             for q in 0..self.quads {
                 for j in 0..QUAD {
+                    if self.coded {
+                        let _ = writeln!(t, "    {name}e{i}_{q}_{j} = stored(q{q}, {j}u, {name}k{i});");
+                        continue;
+                    }
                     for h in 0..2 {
                         let _ = writeln!(t, "    {name}e{i}_{q}_{j}_{h} = element(q{q}, {j}u, {h}u, {name}k{i});");
                     }
                 }
-                let _ = writeln!(t, "    {name}c{i}_{q} = codes[c{q} + {name}k{i}];");
+                if self.coded {
+                    for h in 0..2 {
+                        let _ = writeln!(t, "    {name}c{i}_{q}_{h} = codes[c{q} + 2u * {name}k{i} + {h}u];");
+                    }
+                } else {
+                    let _ = writeln!(t, "    {name}c{i}_{q} = codes[c{q} + {name}k{i}];");
+                }
             }
         }
     }
@@ -436,6 +542,11 @@ impl Stage<'_> {
     fn multiply(&self, t: &mut String, name: &str) {
         let Self { plan, shape, sets, groups, two, .. } = *self;
         for i in 0..plan.unroll {
+            let _ = writeln!(t, "    {{");
+            for (q, j) in (0..self.quads).flat_map(|q| (0..QUAD).map(move |j| (q, j))).filter(|_| self.coded) {
+                let e = format!("{name}e{i}_{q}_{j}");
+                let _ = writeln!(t, "    let {e}_0 = half_of({e}.xy);\n    let {e}_1 = half_of({e}.zw);");
+            }
             for token in 0..plan.tokens {
                 let _ = writeln!(t, "    {{");
                 for (w, limb) in shape_limbs(two) {
@@ -456,20 +567,24 @@ impl Stage<'_> {
                 let _ = writeln!(t, "      let xs = select(0.0, {x}, {name}in{i});");
                 for row in 0..plan.rows {
                     let (q, j) = (row / QUAD as u32, row % QUAD as u32);
-                    let _ = writeln!(t, "      let s{row} = scale(base{q}_{j}, {name}c{i}_{q}, {j}u) * xs;");
-                    for (w, limb) in shape_limbs(two) {
-                        let place = if two && *w == 0 { format!("(s{row} * 256.0)") } else { format!("s{row}") };
-                        let e = format!("{name}e{i}_{q}_{j}");
-                        let _ = writeln!(
-                            t,
-                            "      var {limb}p{row} = f32(products({e}_0, {limb}0) + products({e}_1, {limb}1)) * {place};"
-                        );
+                    for half in self.halves() {
+                        let code = format!("{name}c{i}_{q}{half}");
+                        let _ = writeln!(t, "      let s{row}{half} = scale(base{q}_{j}, {code}, {j}u) * xs;");
+                    }
+                    for term in self.terms {
+                        let product = |h: u32| format!("products({name}e{i}_{q}_{j}_{h}, {}{h})", term.name);
+                        let (sum, scale) = match term.half {
+                            None => (format!("{} + {}", product(0), product(1)), format!("s{row}")),
+                            Some(half) => (product(half), format!("s{row}_{half}")),
+                        };
+                        let place = if two && term.limb == 0 { format!("({scale} * 256.0)") } else { scale };
+                        let _ = writeln!(t, "      var {}p{row} = f32({sum}) * {place};", term.text());
                     }
                 }
                 for set in 0..sets {
-                    transpose(t, set * groups, groups, shape.lanes, two);
+                    transpose(t, set * groups, groups, shape.lanes, self.terms);
                     for from in 0..groups {
-                        for (_, limb) in shape_limbs(two) {
+                        for limb in self.terms.iter().map(Term::text) {
                             let p = format!("{limb}p{}", set * groups + from);
                             let _ = writeln!(t, "      a{token}_{set} = b(a{token}_{set} + {p});");
                         }
@@ -477,6 +592,7 @@ impl Stage<'_> {
                 }
                 let _ = writeln!(t, "    }}");
             }
+            let _ = writeln!(t, "    }}");
         }
     }
 }
@@ -488,12 +604,12 @@ fn shape_limbs(two: bool) -> &'static [(u32, &'static str)] {
 
 /// Products of rows `first ..` change places: thread group `g` holds row `first + g`'s, in the order of the groups
 /// that made them.
-fn transpose(t: &mut String, first: u32, groups: u32, lanes: u32, two: bool) {
+fn transpose(t: &mut String, first: u32, groups: u32, lanes: u32, terms: &[Term]) {
     for stage in 0..groups.trailing_zeros() {
         let bit = 1 << stage;
         for low in (0..groups).filter(|k| k & bit == 0) {
             let (a, c) = (first + low, first + (low | bit));
-            for (_, n) in shape_limbs(two) {
+            for n in terms.iter().map(Term::text) {
                 let _ = write!(
                     t,
                     "      {{ let got = subgroupShuffleXor(select({n}p{c}, {n}p{a}, up{stage}), {}u);\n        \
@@ -508,6 +624,7 @@ fn transpose(t: &mut String, first: u32, groups: u32, lanes: u32, two: bool) {
 /// A lane of one row a thread.
 fn memory(plan: &Plan, shape: &Shape) -> String {
     let (lanes, tokens, two) = (shape.lanes, plan.tokens, shape.limbs == Limbs::Two);
+    let (terms, coded) = (terms(shape), shape.weights.book().is_some());
     let mut t = format!(
         "\nvar<workgroup> joined: array<f32, {}>;\n@compute @workgroup_size({THREADS})\n\
          fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) local: u32) {{\n  \
@@ -526,8 +643,8 @@ fn memory(plan: &Plan, shape: &Shape) -> String {
     };
     let _ = write!(
         t,
-        "  let q = {expert} * QUADS + quad;\n  let c = {expert} * (QUADS * (BLOCKS + 1u));\n  \
-         let row_base = base(codes[c + QUADS * BLOCKS + quad], place);\n"
+        "  let q = {expert} * QUADS + quad;\n  let c = TABLE + {expert} * (QUADS * (WORDS + 1u));\n  \
+         let row_base = base(codes[c + QUADS * WORDS + quad], place);\n"
     );
     for token in 0..tokens {
         let first = if shape.routed { "source".to_owned() } else { format!("group.x * {tokens}u + {token}u") };
@@ -535,21 +652,24 @@ fn memory(plan: &Plan, shape: &Shape) -> String {
     }
     let _ = write!(
         t,
-        "  let blocks = {count};\n  for (var k = lane; k < blocks; k += {lanes}u) {{\n    \
-         let e0 = element(q, place, 0u, k);\n    let e1 = element(q, place, 1u, k);\n    \
-         let w = scale(row_base, codes[c + quad * BLOCKS + k], place);\n"
+        "  let blocks = {count};\n  for (var k = lane; k < blocks; k += {lanes}u) {{\n    {}",
+        if coded {
+            "let d = stored(q, place, k);\n    let e0 = half_of(d.xy);\n    let e1 = half_of(d.zw);\n    \
+             let at = c + quad * WORDS + 2u * k;\n    let w0 = scale(row_base, codes[at], place);\n    \
+             let w1 = scale(row_base, codes[at + 1u], place);\n"
+        } else {
+            "let e0 = element(q, place, 0u, k);\n    let e1 = element(q, place, 1u, k);\n    \
+             let w0 = scale(row_base, codes[c + quad * WORDS + k], place);\n"
+        }
     );
     for token in 0..tokens {
-        let _ = writeln!(t, "    {{\n      let s = w * scales[t{token} * BLOCKS + k];");
-        for (w, _) in shape_limbs(two) {
-            let place = if two && *w == 0 { "(s * 256.0)" } else { "s" };
-            let limb = |h: u32| format!("limb(t{token}, {w}u, {h}u, k)");
-            let _ = writeln!(
-                t,
-                "      a{token} = b(a{token} + f32(products(e0, {}) + products(e1, {})) * {place});",
-                limb(0),
-                limb(1)
-            );
+        let _ = writeln!(t, "    {{\n      let x = scales[t{token} * BLOCKS + k];");
+        for term in &terms {
+            let scale = format!("w{} * x", term.half.unwrap_or(0));
+            let place = if two && term.limb == 0 { format!("({scale} * 256.0)") } else { format!("({scale})") };
+            let product = |h: u32| format!("products(e{h}, limb(t{token}, {}u, {h}u, k))", term.limb);
+            let sum = term.half.map_or_else(|| format!("{} + {}", product(0), product(1)), product);
+            let _ = writeln!(t, "      a{token} = b(a{token} + f32({sum}) * {place});");
         }
         t += "    }\n";
     }

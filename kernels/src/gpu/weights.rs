@@ -5,11 +5,16 @@
 //! has as many blocks, up to 8, as divide the row: nothing is padded. Scales lie apart: a word for each block, with one
 //! byte for each of the quad's rows, then a word for each quad with the rows' exponent bases.
 //!
+//! In the 4-bit formats a row's block is 16 bytes, the codes of two neighbouring columns a byte, so a quad's elements lie
+//! `[groups of blocks][4 rows][blocks of the group]`. A block has two words of scales, one a half. Before the scales lies a
+//! table: for each byte of codes the two levels that it names.
+//!
 //! A matrix that is larger than a binding may be lies in several chunks, each with whole experts or with some rows of one.
 
 use super::device::{Gpu, GpuError};
+use super::matvec_text::{scale_words, table_words};
 use super::record::Region;
-use crate::format::{BLOCK, Weights};
+use crate::format::HALF;
 use crate::matvec::{BLOCK_BYTES, LayoutError, Matrix, MatrixLayout, Stack, TILE_ROWS, ZERO};
 use std::ops::Range;
 
@@ -26,9 +31,6 @@ pub enum UploadError {
     /// The device fails.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The shaders read int8 alone.
-    #[error("the device's array unit reads int8 weights, these are {0:?}; run them on the processor")]
-    Weights(Weights),
     /// The stack has no such expert.
     #[error(transparent)]
     Layout(#[from] LayoutError),
@@ -42,7 +44,7 @@ pub(super) struct Chunk {
     pub(super) rows: Range<usize>,
     /// `[experts][quads]`.
     pub(super) elements: Region,
-    /// `[experts]`: `[quads][blocks]`, then `[quads]`.
+    /// The table of the format's levels, then `[experts]`: `[quads][blocks]`, then `[quads]`.
     pub(super) scales: Region,
 }
 
@@ -56,7 +58,12 @@ impl Chunk {
     ) -> Result<Self, GpuError> {
         let quads = rows.len().div_ceil(QUAD);
         let elements = gpu.region(what, (experts.len() * quads * quad_bytes(layout)) as u64)?;
-        let scales = gpu.region(what, (experts.len() * quads * 4 * (layout.blocks() + 1)) as u64)?;
+        let table = table(layout);
+        let words = table.len() + experts.len() * quads * (words_of(layout) + 1);
+        let scales = gpu.region(what, 4 * words as u64)?;
+        if !table.is_empty() {
+            gpu.write(&scales, 0, bytemuck::cast_slice(&table))?;
+        }
         Ok(Self { experts, rows, elements, scales })
     }
 
@@ -107,7 +114,7 @@ impl DeviceMatrix {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let quads = self.layout.rows().div_ceil(QUAD);
-        (quads * (quad_bytes(&self.layout) + 4 * (self.layout.blocks() + 1))) as u64
+        (quads * (quad_bytes(&self.layout) + 4 * (words_of(&self.layout) + 1))) as u64
     }
 
     /// A matrix of no particular values, for measurements: memory and layout alone.
@@ -137,9 +144,6 @@ impl DeviceMatrix {
         experts: usize,
         expert: &dyn Fn(usize) -> Result<Matrix<'a>, LayoutError>,
     ) -> Result<Self, UploadError> {
-        if layout.weights() != Weights::Int8 {
-            return Err(UploadError::Weights(layout.weights()));
-        }
         let limit = gpu.facts().binding_limit.min(gpu.facts().buffer_limit) as usize;
         let chunks = split(&layout, experts, limit).into_iter().map(|(experts, rows)| {
             let chunk = Chunk::new(gpu, what, &layout, experts, rows)?;
@@ -170,16 +174,16 @@ fn split(layout: &MatrixLayout, experts: usize, limit: usize) -> Vec<(Range<usiz
 /// Pack one expert's rows of a chunk and send them, a piece at a time.
 fn send(gpu: &Gpu, chunk: &Chunk, at: usize, matrix: Matrix<'_>) -> Result<(), GpuError> {
     let layout = matrix.layout();
-    let (blocks, quads, bytes) = (layout.blocks(), chunk.quads(), quad_bytes(&layout));
+    let (words, quads, bytes) = (words_of(&layout), chunk.quads(), quad_bytes(&layout));
     let first_quad = chunk.rows.start / QUAD;
     let piece = (PIECE / bytes / TILE_QUADS).max(1) * TILE_QUADS;
     let mut elements = vec![0_u32; piece.min(quads) * bytes / 4];
-    let mut scales = vec![0_u32; quads * (blocks + 1)];
-    let (codes, bases) = scales.split_at_mut(quads * blocks);
+    let mut scales = vec![0_u32; quads * (words + 1)];
+    let (codes, bases) = scales.split_at_mut(quads * words);
     for first in (0..quads).step_by(piece) {
         let n = piece.min(quads - first);
         let part = &mut elements[..n * bytes / 4];
-        let jobs = part.chunks_mut(bytes / 4).zip(codes[first * blocks..].chunks_mut(blocks)).zip(&mut bases[first..]);
+        let jobs = part.chunks_mut(bytes / 4).zip(codes[first * words..].chunks_mut(words)).zip(&mut bases[first..]);
         let jobs: Vec<_> = jobs.enumerate().collect();
         in_threads(jobs, |(i, ((elements, codes), base))| {
             pack(&matrix, first_quad + first + i, elements, codes, base);
@@ -191,7 +195,8 @@ fn send(gpu: &Gpu, chunk: &Chunk, at: usize, matrix: Matrix<'_>) -> Result<(), G
             gpu.wait(None)?;
         }
     }
-    gpu.write(&chunk.scales, (at * scales.len() * 4) as u64, bytemuck::cast_slice(&scales))
+    let offset = table(&layout).len() + at * scales.len();
+    gpu.write(&chunk.scales, 4 * offset as u64, bytemuck::cast_slice(&scales))
 }
 
 /// Run `job` on every item, on as many threads as there are processors.
@@ -216,11 +221,35 @@ fn in_threads<T: Send>(items: Vec<T>, job: impl Fn(T) + Sync) {
 
 /// Pack quad `quad` of the matrix.
 fn pack(matrix: &Matrix<'_>, quad: usize, elements: &mut [u32], codes: &mut [u32], base: &mut u32) {
-    let group = group(&matrix.layout());
+    let layout = matrix.layout();
+    let group = group(&layout);
     let (bases, bytes, blocks) = matrix.tile_parts(quad / TILE_QUADS);
     let r0 = quad % TILE_QUADS * QUAD;
     let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     *base = word(&bases[r0..]);
+    if layout.weights().book().is_some() {
+        // Scale bytes lie by halves, as the words are wanted; each half's 16 codes become 8 bytes.
+        for (code, bytes) in codes.iter_mut().zip(bytes.chunks_exact(TILE_ROWS)) {
+            *code = word(&bytes[r0..]);
+        }
+        for (block, data) in blocks.chunks_exact(layout.block_bytes()).enumerate() {
+            let place = block / group * group * QUAD * 4 + block % group * 4;
+            for r in 0..QUAD {
+                let code = |half: usize, column: usize| {
+                    let byte = data[(column / 4 * TILE_ROWS + r0 + r) * 4 + column % 4];
+                    byte >> (4 * half) & 15
+                };
+                let pair = |i: usize| {
+                    let (half, column) = (i / (HALF / 2), i % (HALF / 2) * 2);
+                    code(half, column) | code(half, column + 1) << 4
+                };
+                for (i, element) in elements[place + r * group * 4..][..4].iter_mut().enumerate() {
+                    *element = u32::from_le_bytes(std::array::from_fn(|k| pair(4 * i + k)));
+                }
+            }
+        }
+        return;
+    }
     let zero = u32::from_le_bytes([ZERO; 4]);
     for (block, (code, data)) in codes.iter_mut().zip(blocks.chunks_exact(BLOCK_BYTES)).enumerate() {
         *code = word(&bytes[block * TILE_ROWS + r0..]);
@@ -236,7 +265,19 @@ fn pack(matrix: &Matrix<'_>, quad: usize, elements: &mut [u32], codes: &mut [u32
 
 /// Bytes of a quad's elements.
 fn quad_bytes(layout: &MatrixLayout) -> usize {
-    QUAD * BLOCK * layout.blocks()
+    QUAD * layout.block_bytes() / TILE_ROWS * layout.blocks()
+}
+
+/// Words with the scales of a quad's blocks.
+fn words_of(layout: &MatrixLayout) -> usize {
+    scale_words(layout.weights(), layout.blocks() as u32) as usize
+}
+
+/// The levels that each byte of two codes names, the lower half's in the lower byte; of int8 none.
+fn table(layout: &MatrixLayout) -> Vec<u32> {
+    let Some(book) = layout.weights().book() else { return Vec::new() };
+    let level = |code: u32| u32::from(book.levels[(code & 15) as usize] as u8);
+    (0..table_words(layout.weights())).map(|byte| level(byte) | level(byte >> 4) << 8).collect()
 }
 
 /// Blocks of a group.
