@@ -189,9 +189,9 @@ pub struct Decode {
     pub pairs: usize,
     /// Steps timed together in a pair.
     pub steps_a_pair: usize,
-    /// A step's time by kind of command, in microseconds, timed command by command in steps of their own; none where the
-    /// commands cannot be timed one by one.
-    pub us_by_command: Option<BTreeMap<&'static str, f64>>,
+    /// A step's time by kind of command, in microseconds, timed command by command in steps of their own; of a device by
+    /// kind of kernel, and none where it has no timestamps.
+    pub us_by_command: Option<BTreeMap<String, f64>>,
     /// What starting work costs the step; none where its commands start nothing.
     pub launches: Option<Launches>,
 }
@@ -386,11 +386,11 @@ impl Batch {
         limbs: u64,
         launches: Option<Launches>,
     ) -> Result<Decode, StepError> {
-        // Commands that a device runs all at once are not timed one by one.
-        let us_by_command = match launches {
-            None => Some(self.command_times(engine, tokens)?),
-            Some(_) => None,
+        let (us_by_command, kernels) = match launches {
+            None => (Some(self.command_times(engine, tokens)?), None),
+            Some(_) => self.kernel_times(engine, tokens)?,
         };
+        let launches = launches.map(|launches| Launches { kernels, ..launches });
         for row in &self.rows {
             engine.release(row.seq);
         }
@@ -405,15 +405,32 @@ impl Batch {
         &mut self,
         engine: &mut EngineModel,
         tokens: &mut Tokens,
-    ) -> Result<BTreeMap<&'static str, f64>, StepError> {
+    ) -> Result<BTreeMap<String, f64>, StepError> {
         engine.time_commands(Some(nanos));
         for _ in 0..TIMED {
             self.step(engine, tokens)?;
         }
         let micros = |nanos: u64| nanos as f64 / 1e3 / TIMED as f64;
-        let times = engine.command_times().map(|kind| (kind.mnemonic, micros(kind.nanos))).collect();
+        let times = engine.command_times().map(|kind| (kind.mnemonic.to_owned(), micros(kind.nanos))).collect();
         engine.time_commands(None);
         Ok(times)
+    }
+
+    /// Steps timed by the device, kernel by kernel, where it has timestamps; and the kernels of a step.
+    fn kernel_times(
+        &mut self,
+        engine: &mut EngineModel,
+        tokens: &mut Tokens,
+    ) -> Result<(Option<BTreeMap<String, f64>>, Option<u64>), StepError> {
+        engine.profile(true);
+        for _ in 0..TIMED {
+            self.step(engine, tokens)?;
+        }
+        let found = engine.device_times();
+        engine.profile(false);
+        let Some(found) = found else { return Ok((None, None)) };
+        let times = found.kinds.into_iter().map(|kind| (kind.kind, kind.microseconds)).collect();
+        Ok(((found.steps > 0).then_some(times), Some(found.dispatches as u64)))
     }
 }
 

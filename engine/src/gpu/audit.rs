@@ -318,7 +318,6 @@ impl Device {
         for together in chosen.chunk_by(of_place) {
             let Some(mark) = together.first().and_then(|index| plan.marks.get(*index)) else { continue };
             submit(done..mark.dispatches.start, false)?;
-            done = mark.dispatches.start;
             let mut all = Vec::with_capacity(together.len());
             for &index in together {
                 let Some(op) = plan.key.ops.get(index) else { continue };

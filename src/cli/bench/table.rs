@@ -35,7 +35,7 @@ pub(super) fn print(report: &Report<'_>) -> Result<(), Failure> {
     for decode in &speed.decode {
         let Some(times) = &decode.us_by_command else { continue };
         let total: f64 = times.values().sum();
-        let mut kinds: Vec<(&str, f64)> = times.iter().map(|(kind, us)| (*kind, *us)).collect();
+        let mut kinds: Vec<(&str, f64)> = times.iter().map(|(kind, us)| (kind.as_str(), *us)).collect();
         kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
         let shares = kinds.iter().map(|(kind, us)| format!("{kind} {:.1} %", 100.0 * us / total));
         out::line(format_args!("time at batch {}: {}", decode.batch, shares.collect::<Vec<_>>().join(", ")))?;
