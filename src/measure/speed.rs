@@ -29,6 +29,9 @@ pub struct Plan {
     pub pairs: usize,
 }
 
+/// Microseconds by kind of command.
+pub type Micros = BTreeMap<String, f64>;
+
 /// Steps shorter than this, together, are too short to time alone.
 const LEAST_NANOS: u64 = 20_000_000;
 /// Most steps that are timed together.
@@ -191,7 +194,7 @@ pub struct Decode {
     pub steps_a_pair: usize,
     /// A step's time by kind of command, in microseconds, timed command by command in steps of their own; of a device by
     /// kind of kernel, and none where it has no timestamps.
-    pub us_by_command: Option<BTreeMap<String, f64>>,
+    pub us_by_command: Option<Micros>,
     /// What starting work costs the step; none where its commands start nothing.
     pub launches: Option<Launches>,
 }
@@ -401,11 +404,7 @@ impl Batch {
     }
 
     /// Steps timed command by command.
-    fn command_times(
-        &mut self,
-        engine: &mut EngineModel,
-        tokens: &mut Tokens,
-    ) -> Result<BTreeMap<String, f64>, StepError> {
+    fn command_times(&mut self, engine: &mut EngineModel, tokens: &mut Tokens) -> Result<Micros, StepError> {
         engine.time_commands(Some(nanos));
         for _ in 0..TIMED {
             self.step(engine, tokens)?;
@@ -421,7 +420,7 @@ impl Batch {
         &mut self,
         engine: &mut EngineModel,
         tokens: &mut Tokens,
-    ) -> Result<(Option<BTreeMap<String, f64>>, Option<u64>), StepError> {
+    ) -> Result<(Option<Micros>, Option<u64>), StepError> {
         engine.profile(true);
         for _ in 0..TIMED {
             self.step(engine, tokens)?;

@@ -296,19 +296,25 @@ impl Record {
             let asked = &self.header.answers[answer];
             let mut sampler = Sampler::new(asked.sampling(), asked.seed);
             let mut text = asked.prompt.clone();
-            let mut digests: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+            let mut digests = Digests::new();
             let mut fed = 0;
+            let stateless = self.header.stateless;
+            let window = self.header.step_rows.min(self.header.ctx).max(1) as usize;
             for (index, token) in ids.iter().enumerate() {
                 let mut last = Vec::new();
+                // A lap of the last tokens alone begins a sequence, and counts its positions from there.
+                let (begin, lap) = if stateless { (text.len().saturating_sub(window), index) } else { (0, 0) };
+                fed = if stateless { begin } else { fed };
                 while fed < text.len() {
                     let to = text.len().min(fed + room.step_rows as usize);
                     let mut input = Input::Tokens(text[fed..to].to_vec());
                     for (made, border) in workers.iter_mut().zip(&borders) {
-                        let job = Job { sequence: answer as u32, position: fed as u32, anew: false, input };
+                        let position = (fed - begin) as u32;
+                        let job = Job { sequence: answer as u32, position, anew: stateless, input };
                         let hidden = made.worker.run(&[job]).pop().unwrap_or(Ok(Vec::new()))?;
                         let width = made.worker.width().max(1);
-                        for (row, position) in hidden.chunks_exact(width).zip(fed as u32..) {
-                            digests.insert((*border, position), row_digest(row));
+                        for (row, position) in hidden.chunks_exact(width).zip(position..) {
+                            digests.insert((*border, lap, position), row_digest(row));
                         }
                         last = hidden[hidden.len().saturating_sub(width)..].to_vec();
                         input = Input::Hidden(hidden);
@@ -346,23 +352,19 @@ impl Record {
         Ok(borders.into_iter().collect())
     }
 
-    fn compare(
-        &self,
-        answer: usize,
-        digests: &BTreeMap<(u32, u32), u64>,
-        replayed: &mut Replayed,
-    ) -> Result<(), RecordError> {
+    fn compare(&self, answer: usize, digests: &Digests, replayed: &mut Replayed) -> Result<(), RecordError> {
         let mut plan: &[(String, [u32; 2])] = &[];
-        let window = self.header.step_rows as usize;
-        let prompt = self.header.answers[answer].prompt.len();
+        // Tokens written so far, and when each lap left the head: laps count anew after a loss.
+        let (mut written, mut left) = (0, BTreeMap::new());
         for (i, line) in self.lines.iter().enumerate() {
             match line {
                 Line::Plan { stages, .. } => plan = stages,
+                Line::Token { answer: of, .. } if *of == answer => written += 1,
                 Line::Hop { answer: of, lap, stage, position, rows, .. } if *of == answer => {
-                    // A window that has slid counts its positions from elsewhere.
-                    if self.header.stateless && prompt + *lap as usize > window {
-                        continue;
+                    if *stage == 0 {
+                        left.insert(*lap, written);
                     }
+                    let at_token = if self.header.stateless { left.get(lap).copied().unwrap_or(written) } else { 0 };
                     let what = || format!("stage {stage}, which its plan does not have");
                     let contradiction = || RecordError::Contradiction { line: i + 2, what: what() };
                     let (key, [start, end]) = plan.get(*stage as usize).ok_or_else(contradiction)?;
@@ -372,7 +374,7 @@ impl Record {
                         let sides = [(*stage > 0).then_some((*start, &row[0], "came")), Some((*end, &row[1], "went"))];
                         for (border, recorded, how) in sides.into_iter().flatten() {
                             // Rows of a lap that was under way when its answer ended were never read out.
-                            let Some(digest) = digests.get(&(border, at)) else { continue };
+                            let Some(digest) = digests.get(&(border, at_token, at)) else { continue };
                             if format!("{digest:016x}") != *recorded && replayed.difference.is_none() {
                                 let key = key.get(..10).unwrap_or(key);
                                 replayed.difference = Some(format!(
@@ -389,6 +391,10 @@ impl Record {
         Ok(())
     }
 }
+
+/// Digest of the hidden row at a border between layers, on the lap of a token (0 where laps go on from each other), at a
+/// position.
+type Digests = BTreeMap<(u32, usize, u32), u64>;
 
 /// What a replay found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -46,6 +46,23 @@ fn five_processes_write_what_one_writes() {
     }
 }
 
+/// Laps of the last tokens alone, past the point where they begin to slide: the check and the replay do as the ring does.
+#[test]
+fn laps_of_the_last_tokens_are_checked_and_replayed() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("record").display().to_string();
+    let slide = ["--stateless", "--step-rows", "5", "--check", "--record", &file];
+    let ring = Ring::new("demo", 2, &[&ASK[..], &slide].concat());
+    let stages = [ring.stage(&[]), ring.stage(&[])];
+    let (report, err) = ring.report();
+    assert_eq!(report["check"]["equal"], true, "{err}");
+    assert_ne!(report["ids"], alone("demo")["ids"], "five tokens are less than the whole text");
+    let replayed = run_json(&["replay", &file, "--json"]);
+    assert_eq!((&replayed["equal"], &replayed["ids"][0]), (&Value::Bool(true), &report["ids"]), "{replayed}");
+    assert_eq!(replayed["hops"], 12 * 3, "twelve laps of three stages: {replayed}");
+    assert!(stages.into_iter().all(|stage| stage.output().status.success()));
+}
+
 #[test]
 fn stages_on_other_units_write_the_same() {
     let tried = wordline(&["run", "demo", "--backend", "dp4a", "--ids", "1", "-n", "1"]).output().unwrap();

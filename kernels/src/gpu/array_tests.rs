@@ -61,10 +61,7 @@ fn a_fault_that_every_method_shares_leaves_the_device_without_a_unit() {
         ("the last matrix row", "matvec", |s| s.replace("row >= ROWS ||", "row + 1u >= ROWS ||")),
         ("the rows' exponent base", "matvec", |s| s.replace("+ 130)", "+ 131)")),
         ("the last bit of a sum", "matvec", |s| {
-            s.replace(
-                "v = r(v + met.x);",
-                "v = bitcast<f32>(bitcast<u32>(r(v + met.x)) ^ select(0u, 1u, row == 16u));",
-            )
+            s.replace("v = r(v + met.x);", "v = bitcast<f32>(bitcast<u32>(r(v + met.x)) ^ select(0u, 1u, row == 16u));")
         }),
     ];
     for (name, fails, patch) in shared {

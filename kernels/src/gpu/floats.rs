@@ -213,11 +213,14 @@ pub struct Passed {
     pub probe: Probe,
 }
 
+/// How products are made.
+type Way = (Method, Lanes, Weights);
+
 /// What a device's gates have found: by method and lanes, and first the units that multiply no int8.
 #[derive(Default)]
 struct Found {
     floats: Vec<(Gpu, Result<usize, Failed>)>,
-    methods: Vec<(Gpu, Method, Lanes, Weights, Result<Passed, Failed>)>,
+    methods: Vec<(Gpu, Way, Result<Passed, Failed>)>,
 }
 
 /// All gates that a method passes before it computes on a device with weights of a format: the array unit's, and the two
@@ -246,15 +249,13 @@ pub fn gated(
     // Attention multiplies int8, whatever the weights are.
     let formats = [Weights::Int8, weights];
     for format in &formats[..if weights == Weights::Int8 { 1 } else { 2 }] {
-        let is = |of: &Gpu, by: Method, with: Lanes, what: Weights| {
-            of.is(gpu) && (by, with, what) == (method, lanes, *format)
-        };
-        let known = found.methods.iter().find(|(of, by, with, what, _)| is(of, *by, *with, *what));
+        let way = (method, lanes, *format);
+        let known = found.methods.iter().find(|(of, by, _)| of.is(gpu) && *by == way);
         let result = match known {
             Some((.., result)) => result.clone(),
             None => {
                 let result = products_of(gpu, method, lanes, *format, products);
-                found.methods.push((gpu.clone(), method, lanes, *format, result.clone()));
+                found.methods.push((gpu.clone(), way, result.clone()));
                 result
             }
         }?;

@@ -236,7 +236,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .collect();
     let audit = audits(&session, &maker, &program, room, &identity.key())?;
     let check = if args.check && !interrupted {
-        Some(check(&prepared, &model, &program, room, &asks, &answers)?)
+        let window = args.stateless.then_some(room.step_rows.min(room.ctx) as usize);
+        Some(check(&prepared, &model, &program, room, window, &asks, &answers)?)
     } else {
         None
     };

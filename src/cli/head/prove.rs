@@ -4,13 +4,14 @@ use super::report::{Answer, AuditReport, Check, Difference};
 use crate::cli::args::{Prepared, show_notices};
 use crate::cli::failure::{Failure, chain};
 use crate::cli::out;
+use crate::generate::sampler::Sampler;
 use crate::generate::session::{Request, generate};
 use crate::model::Model;
 use crate::pipeline::audit::{Finding, judge, replay};
 use crate::pipeline::load::Maker;
 use crate::pipeline::plan::{Key, Room, short};
 use crate::pipeline::session::{Ask, HeadSession};
-use wordline_engine::Capacity;
+use wordline_engine::{Capacity, EngineModel, Row};
 use wordline_ir::digest::hex;
 use wordline_ir::{Program, Slot};
 use wordline_lowering::split::split;
@@ -61,22 +62,29 @@ pub(super) fn audits(
     Ok(reports)
 }
 
-/// The whole model on this machine alone, and its tokens against the ring's.
+/// The whole model on this machine alone, and its tokens against the ring's. `window`: laps took the last so many tokens and
+/// began anew, so one machine does the same.
 pub(super) fn check(
     prepared: &Prepared,
     model: &Model,
     program: &Program,
     room: Room,
+    window: Option<usize>,
     asks: &[Ask],
     answers: &[Answer],
 ) -> Result<Check, Failure> {
     let capacity = Capacity { ctx: room.ctx as usize, step_rows: room.step_rows as usize };
     let mut engine = prepared.setup(model, program, capacity).int8()?;
     for (answer, (ask, ring)) in asks.iter().zip(answers).enumerate() {
-        let Ask { prompt, max_tokens, eos, sampling, seed } = ask.clone();
-        let request = Request { prompt, sampling, seed, max_tokens, eos, stop: Vec::new() };
-        let show = |_: &str| Ok::<(), std::io::Error>(());
-        let alone = generate(&mut engine, None, &request, show, || false).map_err(|e| Failure::refused(chain(&e)))?.ids;
+        let alone = match window {
+            Some(window) => of_last_tokens(&mut engine, ask, window)?,
+            None => {
+                let Ask { prompt, max_tokens, eos, sampling, seed } = ask.clone();
+                let request = Request { prompt, sampling, seed, max_tokens, eos, stop: Vec::new() };
+                let show = |_: &str| Ok::<(), std::io::Error>(());
+                generate(&mut engine, None, &request, show, || false).map_err(|e| Failure::refused(chain(&e)))?.ids
+            }
+        };
         let length = alone.len().max(ring.ids.len());
         if let Some(index) = (0..length).find(|i| alone.get(*i) != ring.ids.get(*i)) {
             let (ring, alone) = (ring.ids.get(index).copied(), alone.get(index).copied());
@@ -85,4 +93,27 @@ pub(super) fn check(
     }
     show_notices(&mut engine);
     Ok(Check { equal: true, difference: None })
+}
+
+/// The ids that follow when every token comes of the `window` tokens before it alone, in a sequence of their own.
+fn of_last_tokens(engine: &mut EngineModel, ask: &Ask, window: usize) -> Result<Vec<u32>, Failure> {
+    let mut sampler = Sampler::new(ask.sampling, ask.seed);
+    let mut text = ask.prompt.clone();
+    while text.len() < ask.prompt.len() + ask.max_tokens {
+        let seq = engine.open();
+        let row = |token: &u32| Row { seq, token: *token, logits: false };
+        let mut rows: Vec<Row> = text[text.len().saturating_sub(window)..].iter().map(row).collect();
+        if let Some(last) = rows.last_mut() {
+            last.logits = true;
+        }
+        let logits = engine.step(&rows).map_err(|e| Failure::refused(chain(&e)))?;
+        let picked = logits.row(0).and_then(|logits| sampler.pick(logits, &text));
+        engine.release(seq);
+        let Some(token) = picked else { break };
+        text.push(token);
+        if ask.eos.contains(&token) {
+            break;
+        }
+    }
+    Ok(text.split_off(ask.prompt.len()))
 }

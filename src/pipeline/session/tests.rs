@@ -15,7 +15,9 @@ use crate::pipeline::wire::{Hello, Reassembly, claim, fragments};
 use crate::pipeline::worker::Worker;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use wordline_engine::{Capacity, EngineModel, Image, ImageLayout, Kernels, Sequencer, image::build_into, team::Team};
+use wordline_engine::{
+    Capacity, EngineModel, Image, ImageLayout, Kernels, Row, Sequencer, image::build_into, team::Team,
+};
 use wordline_ir::{Numerics, Program};
 
 const ROOM: Room = Room { ctx: 48, step_rows: 5, sequences: 8 };
@@ -48,8 +50,8 @@ fn ask(prompt: &[u32], max_tokens: usize) -> Ask {
     Ask { prompt: prompt.to_vec(), max_tokens, eos: Vec::new(), sampling: Sampling::Greedy, seed: 0 }
 }
 
-/// What one machine alone writes.
-fn alone(model: &Model, prompts: &[Vec<u32>], max_tokens: usize) -> Vec<Vec<u32>> {
+/// The whole model on one machine.
+fn engine(model: &Model) -> EngineModel {
     let program = program(model);
     let layout = ImageLayout::of(&program).unwrap();
     let mut bytes = vec![0; layout.bytes()];
@@ -57,7 +59,31 @@ fn alone(model: &Model, prompts: &[Vec<u32>], max_tokens: usize) -> Vec<Vec<u32>
     build_into(&program, &layout, weights, [0; 32], &mut bytes, &mut Team::new(1), &|_, _| true).unwrap();
     let image = Image::open(&program, bytes, None).unwrap();
     let capacity = Capacity { ctx: ROOM.ctx as usize, step_rows: 16 };
-    let mut engine = EngineModel::int8(Sequencer::new(&program).unwrap(), capacity, image, kernels(true), 1).unwrap();
+    EngineModel::int8(Sequencer::new(&program).unwrap(), capacity, image, kernels(true), 1).unwrap()
+}
+
+/// What one machine writes when every token comes of the `window` tokens before it alone.
+fn of_last_tokens(model: &Model, prompt: &[u32], count: usize, window: usize) -> Vec<u32> {
+    let mut engine = engine(model);
+    let mut text = prompt.to_vec();
+    for _ in 0..count {
+        let seq = engine.open();
+        let row = |token: &u32| Row { seq, token: *token, logits: false };
+        let mut rows: Vec<Row> = text[text.len().saturating_sub(window)..].iter().map(row).collect();
+        rows.last_mut().unwrap().logits = true;
+        let step = engine.step(&rows).unwrap();
+        let logits = step.row(0).unwrap();
+        // The first of the largest, as a greedy pick is.
+        let largest = (0..logits.len()).rev().max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
+        engine.release(seq);
+        text.push(largest as u32);
+    }
+    text.split_off(prompt.len())
+}
+
+/// What one machine alone writes.
+fn alone(model: &Model, prompts: &[Vec<u32>], max_tokens: usize) -> Vec<Vec<u32>> {
+    let mut engine = engine(model);
     prompts
         .iter()
         .map(|prompt| {
@@ -370,7 +396,7 @@ fn laps_of_the_last_tokens_write_the_same_until_the_window_slides() {
         let room = Room { step_rows: 4, ..ROOM };
         let asks = vec![ask(&prompts[1], 6)];
         let mut ring = Ring::new(&model, &Setup { stateless: true, room, ..Setup::default() }, asks);
-        assert_eq!(ring.run().unwrap()[0].len(), 6, "{name}");
+        assert_eq!(ring.run().unwrap(), [of_last_tokens(&model, &prompts[1], 6, 4)], "{name}");
     }
 }
 
