@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use wordline_engine::{Capacity, EngineModel, Image, Kernels, ModelError, Sequencer};
 #[cfg(feature = "gpu")]
-use wordline_kernels::gpu::{Choice, Gpu, GpuError, Kind, Method};
+use wordline_kernels::gpu::{Choice, Gpu, GpuError, Method};
 
 /// What runs the units. Every backend gives the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,20 +45,6 @@ impl Backend {
             Backend::Dp4a => "dp4a",
             Backend::Lut => "lut",
         }
-    }
-
-    /// What computes fastest here: a graphics device in hardware, by packed dot products; without one the processor, on which
-    /// a device in software would run too. No device is opened.
-    #[must_use]
-    pub fn best() -> Self {
-        #[cfg(feature = "gpu")]
-        if Gpu::list()
-            .first()
-            .is_some_and(|facts| matches!(facts.kind, Kind::Virtual | Kind::Integrated | Kind::Discrete))
-        {
-            return Backend::Dp4a;
-        }
-        Backend::Cpu
     }
 
     /// Open the device, if it takes one; once in a process.

@@ -151,7 +151,7 @@ impl LimbArgs {
 /// A backend of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
-    /// A graphics device in hardware where there is one, else the processor
+    /// The processor; a graphics device is used where it is asked for
     Auto,
     /// The processor
     Cpu,
@@ -164,8 +164,7 @@ pub(super) enum Backend {
 impl Backend {
     fn chosen(self) -> backends::Backend {
         match self {
-            Backend::Auto => backends::Backend::best(),
-            Backend::Cpu => backends::Backend::Cpu,
+            Backend::Auto | Backend::Cpu => backends::Backend::Cpu,
             Backend::Lut => backends::Backend::Lut,
             Backend::Dp4a => backends::Backend::Dp4a,
         }

@@ -224,8 +224,8 @@ mod tests {
         let units = Units::new().unwrap();
         let dp4a: Patch = |s| s.replace("+ dot4I8Packed(a.w, c.w)", "+ (dot4I8Packed(a.w, c.w) ^ 1)");
         let both: Patch = |s| {
-            let wrong = "v = bitcast<f32>(bitcast<u32>(r(v + bias[m])) ^ select(0u, 1u, row == 16u));";
-            s.replace("v = r(v + bias[m]);", wrong)
+            let wrong = "v = bitcast<f32>(bitcast<u32>(r(v + met.x)) ^ select(0u, 1u, row == 16u));";
+            s.replace("v = r(v + met.x);", wrong)
         };
         for (patch, computes) in [(dp4a, "lut"), (both, "cpu")] {
             let gpu = Gpu::open_patched(&Choice::Best, Some(patch));

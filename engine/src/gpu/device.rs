@@ -421,7 +421,7 @@ impl Device {
                     |layout: CacheLayout| rows.iter().map(|r| attend.bytes_read(&layout, r.position)).sum::<usize>();
                 counters.cache_bytes += layout.map_or(0, read) as u64;
             }
-            Recorded::Conv(op) => counters.state_bytes += (n * 4 * op.channels * 2 * (op.taps - 1)) as u64,
+            Recorded::Conv(op) => counters.state_bytes += (n * 4 * op.channels * op.taps) as u64,
             Recorded::Delta(op) => {
                 counters.state_bytes += 2 * (n * op.value_heads * op.key_dim * op.value_dim * 4) as u64;
             }
