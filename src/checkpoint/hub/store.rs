@@ -20,6 +20,7 @@ use reqwest::Url;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// Our cache.
@@ -162,7 +163,10 @@ impl Store {
         }
         let folder = self.repo(endpoint, repo).join(REFS);
         let path = folder.join(revision.file());
-        let unfinished = folder.join(format!("{}.{}", revision.file(), std::process::id()));
+        // A name of its own for every writer: threads of one process too may learn the same at the same time.
+        static WRITERS: AtomicU64 = AtomicU64::new(0);
+        let writer = WRITERS.fetch_add(1, Ordering::Relaxed);
+        let unfinished = folder.join(format!("{}.{}-{writer}", revision.file(), std::process::id()));
         fs::create_dir_all(&folder).map_err(disk(&folder))?;
         fs::write(&unfinished, commit.as_str()).map_err(disk(&unfinished))?;
         fs::rename(&unfinished, &path).map_err(disk(&path))
