@@ -131,31 +131,15 @@ impl Setup<'_> {
     pub fn image(&self) -> Result<Image, EngineError> {
         let layout = ImageLayout::of(self.program)?;
         let content = Sha256::digest(self.model.checkpoint.weights.identity()?).into();
-        let key = key(&layout, content);
         let build = |out: &mut [u8]| self.build(&layout, content, out);
-        if let Some(cache) = self.cache {
-            // The second time around a damaged image has been removed.
-            for _ in 0..2 {
-                match cache.get(&key, layout.bytes(), build) {
-                    Ok(map) => match Image::open(self.program, hold(map, self.threads), Some(content)) {
-                        Ok(image) => return Ok(image),
-                        Err(error) => {
-                            let path = cache.path(&key);
-                            self.watch.remark(&format!("{}: {error}; it is built again", path.display()));
-                            cache.discard(&key);
-                        }
-                    },
-                    Err(CacheError::Build(error)) => return Err(error),
-                    Err(error @ CacheError::Io { .. }) => {
-                        self.watch.remark(&format!("{error}; the weight image is built in memory"));
-                        break;
-                    }
-                }
-            }
-        }
-        let mut bytes = zeroed(layout.bytes()).map_err(EngineError::Memory)?;
-        build(&mut bytes)?;
-        Ok(Image::open(self.program, ImageBytes::Held(bytes), Some(content))?)
+        let open = |bytes| Image::open(self.program, bytes, Some(content));
+        Keep { cache: self.cache, threads: self.threads, watch: self.watch }.image(
+            &layout,
+            content,
+            build,
+            open,
+            EngineError::Memory,
+        )
     }
 
     /// Bring the weights of the program here, where the model is on the Hub.
@@ -210,6 +194,54 @@ pub fn random_image(program: &Program, seed: u64, threads: usize, watch: &dyn Wa
     let (source, mut team) = (RandomWeights::new(seed), Team::new(threads));
     build_into(program, &layout, &source, content, &mut bytes, &mut team, &progress)?;
     Ok(Image::open(program, ImageBytes::Held(bytes), Some(content))?)
+}
+
+/// Where weight images are kept, and who is told of it.
+pub(crate) struct Keep<'a> {
+    pub(crate) cache: Option<&'a ImageCache>,
+    pub(crate) threads: usize,
+    pub(crate) watch: &'a dyn Watch,
+}
+
+impl Keep<'_> {
+    /// A weight image out of the cache, built into it the first time; in memory where there is no cache, or none that can be
+    /// written.
+    ///
+    /// # Errors
+    /// What `build` gives; no memory, as `memory` says it; or what was built is refused by `open`.
+    pub(crate) fn image<E: std::error::Error + From<ImageError> + 'static>(
+        &self,
+        layout: &ImageLayout,
+        content: Digest,
+        build: impl Fn(&mut [u8]) -> Result<(), E>,
+        open: impl Fn(ImageBytes) -> Result<Image, ImageError>,
+        memory: impl Fn(std::io::Error) -> E,
+    ) -> Result<Image, E> {
+        let key = key(layout, content);
+        if let Some(cache) = self.cache {
+            // The second time around a damaged image has been removed.
+            for _ in 0..2 {
+                match cache.get(&key, layout.bytes(), &build) {
+                    Ok(map) => match open(hold(map, self.threads)) {
+                        Ok(image) => return Ok(image),
+                        Err(error) => {
+                            let path = cache.path(&key);
+                            self.watch.remark(&format!("{}: {error}; it is built again", path.display()));
+                            cache.discard(&key);
+                        }
+                    },
+                    Err(CacheError::Build(error)) => return Err(error),
+                    Err(error @ CacheError::Io { .. }) => {
+                        self.watch.remark(&format!("{error}; the weight image is built in memory"));
+                        break;
+                    }
+                }
+            }
+        }
+        let mut bytes = zeroed(layout.bytes()).map_err(memory)?;
+        build(&mut bytes)?;
+        Ok(open(ImageBytes::Held(bytes))?)
+    }
 }
 
 /// The image's name in the cache: the layout's identity covers program tensors, format and version, the content's the

@@ -8,9 +8,8 @@ use super::worker::{WorkError, Worker};
 use crate::backends::Backend;
 use crate::checkpoint::hub::{Fetched, HubError};
 use crate::checkpoint::{FileError, Weights, mxfp4};
-use crate::engines::Watch;
-use crate::image_cache::{CacheError, ImageCache};
-use crate::image_memory::{ImageBytes, hold, zeroed};
+use crate::engines::{Keep, Watch};
+use crate::image_cache::ImageCache;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -288,33 +287,14 @@ impl Maker<'_> {
             build_into(program, &layout, source, content, out, &mut Team::new(self.threads), &progress)?;
             Ok(())
         };
-        let mut hasher = Sha256::new();
-        hasher.update(layout.identity());
-        hasher.update(content);
-        let key = hex(&hasher.finalize());
-        if let Some(cache) = self.cache {
-            // The second time around a damaged image has been removed.
-            for _ in 0..2 {
-                match cache.get(&key, layout.bytes(), build) {
-                    Ok(map) => match Image::open_used(program, hold(map, self.threads), Some(content)) {
-                        Ok(image) => return Ok(image),
-                        Err(error) => {
-                            let path = cache.path(&key);
-                            self.watch.remark(&format!("{}: {error}; it is built again", path.display()));
-                            cache.discard(&key);
-                        }
-                    },
-                    Err(CacheError::Build(error)) => return Err(error),
-                    Err(error @ CacheError::Io { .. }) => {
-                        self.watch.remark(&format!("{error}; the weight image is built in memory"));
-                        break;
-                    }
-                }
-            }
-        }
-        let mut bytes = zeroed(layout.bytes()).map_err(LoadError::Memory)?;
-        build(&mut bytes)?;
-        Ok(Image::open_used(program, ImageBytes::Held(bytes), Some(content))?)
+        let open = |bytes| Image::open_used(program, bytes, Some(content));
+        Keep { cache: self.cache, threads: self.threads, watch: self.watch }.image(
+            &layout,
+            content,
+            build,
+            open,
+            LoadError::Memory,
+        )
     }
 }
 
