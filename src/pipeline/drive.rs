@@ -23,6 +23,10 @@ const BEAT: Duration = Duration::from_millis(400);
 const TICK: Duration = Duration::from_millis(50);
 /// How long a stage tries to reach its head.
 const REACH: Duration = Duration::from_millis(4500);
+/// The same where its address is asked for on the local network.
+const SEARCH: Duration = Duration::from_secs(30);
+/// Pause before a head that is searched for is dialled again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// How long before a hop is due a device is awake: timers have a millisecond's grain.
 const EARLY: Duration = Duration::from_micros(1500);
@@ -235,12 +239,16 @@ pub fn stage(
 
 /// Link to the head, or say why not.
 fn reach(link: &mut Quic, ticket: &Ticket) -> Result<(), DriveError> {
-    let deadline = Instant::now() + REACH;
+    let deadline = Instant::now() + if link.searches() { SEARCH } else { REACH };
     link.dial(ticket.head, &ticket.addresses);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match link.next(left) {
             Some(LinkEvent::Linked { peer, .. }) if peer == ticket.head => return Ok(()),
+            Some(LinkEvent::Lost { peer, .. }) if peer == ticket.head && link.searches() && left > AGAIN => {
+                std::thread::sleep(AGAIN);
+                link.dial(ticket.head, &ticket.addresses);
+            }
             Some(LinkEvent::Lost { peer, why }) if peer == ticket.head => return Err(DriveError::Unreached(why)),
             None if left.is_zero() => {
                 let why = format!("no answer from {} at {}", short(&ticket.head), ticket.addresses.join(", "));

@@ -82,6 +82,8 @@ pub struct Quic {
     events: tasks::UnboundedReceiver<(LinkEvent, Option<OwnedSemaphorePermit>)>,
     /// When to be awake.
     awake: Option<Range<Instant>>,
+    /// Addresses of others are asked for on the local network.
+    mdns: bool,
 }
 
 struct Shared {
@@ -149,7 +151,7 @@ impl Quic {
         let (sender, events) = tasks::unbounded_channel();
         let shared = Arc::new(Shared { peers: Mutex::new(HashMap::new()), events: sender });
         keeper.spawn(accept(endpoint.clone(), shared.clone()));
-        Ok(Self { keeper, endpoint, shared, events, awake: None })
+        Ok(Self { keeper, endpoint, shared, events, awake: None, mdns: config.mdns })
     }
 
     /// This device's key.
@@ -173,6 +175,13 @@ impl Quic {
         all.sort();
         all.dedup();
         all
+    }
+
+    /// Whether a peer's address may still be found after it was dialled in vain: devices that look for each other on a local
+    /// network hear of each other when it pleases the network.
+    #[must_use]
+    pub fn searches(&self) -> bool {
+        self.mdns
     }
 
     /// Something that sends to peers from another thread.
