@@ -49,21 +49,15 @@ fn the_mirrors_find_the_pinned_hash() {
 const KINDS: [&str; 6] =
     ["given/gpt2", "given/llama", "given/gemma3", "extra/qwen3_moe-mixed", "given/qwen3_5", "given/qwen3_next"];
 
-/// What every kind of device runs in tests, one in software included; all fixtures are run by `wordline units --runs`.
-const FEW: [(Backend, &[&str]); 2] = [
-    (Backend::Dp4a, &["given/gpt2", "given/gemma3", "extra/qwen3_moe-mixed", "given/qwen3_next"]),
-    (Backend::Lut, &["given/qwen3_next"]),
-];
-
 #[test]
 fn a_graphics_device_finds_the_pinned_hash() {
     let pins = pins().unwrap();
-    for (backend, names) in FEW {
+    for backend in [Backend::Dp4a, Backend::Lut] {
         if let Err(error) = backend.open() {
             println!("skipped, {}: {error}", backend.name());
             continue;
         }
-        for name in names {
+        for name in KINDS {
             let model = model(name);
             let program = program(&model);
             let mut engine = Setup { backend, ..setup(&model, &program, capacity(), 1) }.int8().unwrap();
@@ -71,7 +65,7 @@ fn a_graphics_device_finds_the_pinned_hash() {
             // The device itself has computed it: what hands down to another backend says so.
             assert_eq!(engine.notices(), Vec::<String>::new(), "{name}, {}", backend.name());
             assert_eq!(engine.form(), format!("gpu-{}", backend.name()));
-            assert_eq!(Some(&hash), pins.get(*name), "{name}, {}", backend.name());
+            assert_eq!(Some(&hash), pins.get(name), "{name}, {}", backend.name());
         }
     }
 }
@@ -93,9 +87,7 @@ fn four_bit_weights_run_as_pinned_on_every_backend() {
             let hash = run_hash(&mut int8(&model, &program, capacity(), 2), vocab).unwrap();
             // The definition, one product and one addition at a time, finds the same.
             assert_eq!(run_hash(&mut mirror(&model, &program, capacity()), vocab).unwrap(), hash, "{name}, {format}");
-            // A device in software takes its time: the model with every kind of layer is enough of it.
-            let on = if name == "given/qwen3_next" { &[Backend::Dp4a, Backend::Lut][..] } else { &[] };
-            for &backend in on {
+            for backend in [Backend::Dp4a, Backend::Lut] {
                 if let Err(error) = backend.open() {
                     println!("skipped, {}: {error}", backend.name());
                     continue;

@@ -219,7 +219,6 @@ mod tests {
     /// A fault of one bit in a device's shaders: its line names the test, and the next backend is what computes.
     #[cfg(feature = "gpu")]
     #[test]
-    #[ignore = "minutes on a device in software; the gates' own tests in kernels/src/gpu bend the same shaders"]
     fn a_fault_of_one_bit_falls_to_the_next_and_names_the_test() {
         use wordline_kernels::gpu::{Choice, device::Patch};
         let units = Units::new().unwrap();

@@ -89,17 +89,15 @@ fn stages_on_other_units_write_the_same() {
         let (report, err) = ring.report();
         let expected = run_json(&[&["run", &model, "--json"][..], &ask].concat());
         assert_eq!((&report["ids"], &report["check"]["equal"]), (&expected["ids"], &true.into()), "{err}");
-        if report["losses"] != serde_json::json!([]) {
-            // Busy machines can be too slow for a device in software: the answer went on without it, the same by bits.
-            println!("{name}: a stage was lost on the way: {}", report["losses"]);
-            continue;
-        }
         let on = report["stages"].as_array().unwrap().iter().map(|s| s["backend"].as_str().unwrap().to_owned());
         let on: Vec<String> = on.collect();
-        assert_eq!(on.iter().filter(|name| name.contains("gpu-")).count(), 1, "{on:?}");
+        assert_eq!(on.iter().filter(|name| name.contains("gpu-")).count(), 1, "{on:?}: {err}");
         // Each of the two replays what came to the other: the processor the device's rows, and the device the processor's.
         let audit = report["audit"].as_array().unwrap();
-        assert!(audit.len() == 2 && audit.iter().all(|a| a["found"] == "right" && a["by"] != a["key"]), "{report}");
+        assert!(
+            audit.len() == 2 && audit.iter().all(|a| a["found"] == "right" && a["by"] != a["key"]),
+            "{report}: {err}"
+        );
         assert!(stages.into_iter().all(|stage| stage.output().status.success()));
     }
 }

@@ -49,7 +49,6 @@ fn a_run_on_the_device_has_the_processors_bits() {
 }
 
 #[test]
-#[ignore = "minutes on a device in software; the run hashes of both formats are found there too, on a model of every kind"]
 fn four_bit_weights_have_the_processors_bits() {
     for (name, program) in [("hybrid", programs::hybrid()), ("moe", programs::moe())] {
         for weights in [WeightFormat::Code4, WeightFormat::E2m1] {
