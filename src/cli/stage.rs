@@ -5,18 +5,22 @@ use super::failure::{Failure, chain};
 use super::hub::HubArgs;
 use super::out;
 use super::ring::{DEMO_REPO, LinkArgs, assigned_on_hub, hello, weights};
+use super::run::Texts;
 use crate::checkpoint::Weights;
 use crate::checkpoint::hub::Fetched;
+use crate::generate::stream::TextStream;
 use crate::model::DEMO;
-use crate::pipeline::drive::{self, DriveError, named};
+use crate::pipeline::drive::{self, DriveError, StageDrive, named};
 use crate::pipeline::link::{Quic, Ticket};
 use crate::pipeline::load::Maker;
 use crate::pipeline::plan::short;
 use crate::pipeline::session::{Injection, Introduction, StageError};
 use crate::pipeline::wire::{Assign, Member, Ready};
 use crate::pipeline::worker::Worker;
+use crate::tokenizer::Tokenizer;
 use clap::Args as ClapArgs;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -41,6 +45,10 @@ pub(super) struct Args {
     /// This device's copy of the model: a directory, `demo`, or owner/name[@revision] on the Hub
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// Print each token as the head tells it: sequence, place in the answer, id, and text where this device's copy of the model
+    /// has a tokenizer
+    #[arg(long)]
+    watch: bool,
     /// Have a fault happen: kill|stall|corrupt|slow@stageK:tokN
     #[arg(long, value_name = "FAULT")]
     fault: Option<Injection>,
@@ -61,6 +69,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let me = short(&identity.key());
     out::note(format_args!("stage {me}: {:.1} GEMMs/s on {}", hello.capacity, hello.backend));
     let copy: RefCell<Option<(String, Weights)>> = RefCell::new(None);
+    let known = || {
+        let place = copy.borrow().as_ref().map(|(place, _)| place.clone());
+        place.and_then(|place| args.hub.try_open(&place).ok()?.tokenizer().ok())
+    };
     let load = |assign: &Assign, heard: &[Member]| -> Result<(Worker, Ready), (String, String)> {
         let place = place(args, &ticket, assign)?;
         let mut copy = copy.borrow_mut();
@@ -87,16 +99,59 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     loop {
         let addresses = args.link.addresses(&link);
         let introduction = Introduction { hello: hello.clone(), memory: args.link.memory(), addresses };
-        let ended = drive::stage(&mut link, &identity, &ticket, introduction, args.fault, &load, &say);
+        let mut shown = Shown::default();
+        let mut told = |sequence, index, id| {
+            if args.watch {
+                shown.token(sequence, index, id, &known);
+            }
+        };
+        let drive = StageDrive {
+            ticket: &ticket,
+            introduction,
+            injection: args.fault,
+            load: &load,
+            say: &say,
+            told: &mut told,
+        };
+        let ended = drive::stage(&mut link, &identity, drive);
         match ended {
             Ok(()) if args.once => return Ok(()),
             Ok(()) => served = true,
             // A head that was there once may come again; one that ended the run for all may too.
             Err(DriveError::Unreached(_) | DriveError::Stage(StageError::Lost { .. })) if served && !args.once => {}
+            // Its run failed, here or elsewhere: the next one's model may be one that this device has.
+            Err(DriveError::Stage(error @ StageError::Head { .. })) if !error.kept_out() && !args.once => {
+                say(&format!("{error}; waiting for the head's next run"));
+                served = true;
+            }
             Err(error) => return Err(Failure::refused(format!("stage {me}: {}", chain(&error)))),
         }
         std::thread::sleep(Duration::from_secs(1));
         link = relink(link, args, &identity)?;
+    }
+}
+
+/// The tokens that the head has told of, as they are shown.
+#[derive(Default)]
+struct Shown {
+    /// Looked for once there is a token to show; none where this device has none.
+    tokenizer: Option<Option<Tokenizer>>,
+    ids: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Shown {
+    fn token(&mut self, sequence: u32, index: u32, id: u32, known: &dyn Fn() -> Option<Tokenizer>) {
+        let ids = self.ids.entry(sequence).or_default();
+        ids.push(id);
+        let text = self.tokenizer.get_or_insert_with(known).as_ref().map(|tokenizer| {
+            // The text that this id makes certain: the last of what the ids give so far.
+            let texts = Texts(tokenizer);
+            let mut stream = TextStream::new(&texts, &[]);
+            ids.iter().map(|id| stream.push(*id)).last().unwrap_or_default()
+        });
+        let text = text.map(|text| format!(" {text:?}")).unwrap_or_default();
+        // Nobody who listens is no reason to leave the ring.
+        let _ = out::line(format_args!("{sequence} {index} {id}{text}"));
     }
 }
 

@@ -83,3 +83,47 @@ pub fn judge(audited: &Audited, replayed: &[Trace], width: usize) -> Finding {
     }
     Finding::Right { rows }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of two values that begin with these, as hops of one row each, and the traces of who made `went` of what `came`.
+    fn traces(stage: u32, came: &[f32], went: &[f32]) -> Vec<Trace> {
+        let digest = |value: f32| row_digest(&[value, 0.5]);
+        let trace = |(lap, (came, went)): (u32, (&f32, &f32))| Trace {
+            sequence: 3,
+            lap,
+            stage,
+            position: lap,
+            compute_us: 0,
+            queue_us: 0,
+            rows: vec![(digest(*came), digest(*went))],
+        };
+        (0..).zip(came.iter().zip(went)).map(trace).collect()
+    }
+
+    fn audited(copied: &[f32], sent: &[f32], went: &[f32]) -> Audited {
+        let hops = (0..).zip(copied.iter().map(|value| vec![*value, 0.5])).collect();
+        let sent = traces(1, sent, sent);
+        Audited { stage: 2, sequence: 3, hops, traces: traces(2, copied, went), sent }
+    }
+
+    #[test]
+    fn the_first_row_that_differs_is_named_and_what_it_differs_in() {
+        let (rows, out) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
+        let replayed = |went: &[f32]| traces(2, &rows[..went.len()], went);
+        let found = |audited: Audited, went: &[f32]| judge(&audited, &replayed(went), 2);
+        assert_eq!(found(audited(&rows, &rows, &out), &out), Finding::Right { rows: 3 });
+        assert_eq!(found(audited(&rows, &rows, &[4.0, 9.0, 9.0]), &out), Finding::Wrong { position: 1, lap: 1 });
+        // The stage before says that it sent another row: whoever lies, it is not the replay that shows it.
+        assert_eq!(found(audited(&rows, &[1.0, 2.0, 7.0], &out), &out), Finding::Disputed { position: 2 });
+        // It says nothing of its last row, and a replay that has not come so far shows nothing.
+        assert_eq!(found(audited(&rows, &rows, &out[..2]), &out), Finding::Untold { position: 2 });
+        assert_eq!(found(audited(&rows, &rows, &out), &out[..1]), Finding::Untold { position: 1 });
+        // Of a lap that was sent again after a loss the last account counts.
+        let mut again = audited(&rows, &rows, &[9.0, 9.0, 9.0]);
+        again.traces.extend(traces(2, &rows, &out));
+        assert_eq!(judge(&again, &replayed(&out), 2), Finding::Right { rows: 3 });
+    }
+}

@@ -78,6 +78,22 @@ pub fn named(error: &LoadError) -> (String, String) {
     (error.code().to_owned(), crate::cli::failure::chain(error))
 }
 
+/// What a stage's driver is given.
+pub struct StageDrive<'a> {
+    /// Says who the head is and where.
+    pub ticket: &'a Ticket,
+    /// What this device says of itself.
+    pub introduction: Introduction,
+    /// A fault that is to happen.
+    pub injection: Option<Injection>,
+    /// Makes what an assignment asks for.
+    pub load: &'a LoadFn<'a>,
+    /// Told what happens.
+    pub say: &'a dyn Fn(&str),
+    /// Told of each token that the head has written: its sequence, its place in the answer, and its id.
+    pub told: &'a mut dyn FnMut(u32, u32, u32),
+}
+
 /// The heart of a stage: it beats from a thread of its own while the stage computes or reads weights.
 struct Heart {
     stop: Arc<AtomicBool>,
@@ -125,15 +141,8 @@ impl Drop for Heart {
 ///
 /// # Errors
 /// See [`DriveError`].
-pub fn stage(
-    link: &mut Quic,
-    identity: &Identity,
-    ticket: &Ticket,
-    introduction: Introduction,
-    injection: Option<Injection>,
-    load: &LoadFn<'_>,
-    say: &dyn Fn(&str),
-) -> Result<(), DriveError> {
+pub fn stage(link: &mut Quic, identity: &Identity, drive: StageDrive<'_>) -> Result<(), DriveError> {
+    let StageDrive { ticket, introduction, injection, load, say, told } = drive;
     let start = Instant::now();
     let now = || start.elapsed();
     let head = ticket.head;
@@ -182,6 +191,7 @@ pub fn stage(
                 Action::Free(sequence) => worker.iter_mut().for_each(|worker| worker.free(sequence)),
                 Action::Close { peer } => link.close(&peer),
                 Action::Say(text) => say(&text),
+                Action::Told { sequence, index, token } => told(sequence, index, token),
                 Action::Inject(InjectionKind::Kill) => std::process::exit(137),
                 Action::Inject(InjectionKind::Slow) => std::thread::sleep(SLOW),
                 Action::Inject(_)
@@ -333,7 +343,12 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
                     }
                 }
                 Action::Token { answer, token: id } => token(answer, id),
-                Action::Send { .. } | Action::Inject(_) | Action::Dial { .. } | Action::Load { .. } | Action::Done => {}
+                Action::Send { .. }
+                | Action::Inject(_)
+                | Action::Dial { .. }
+                | Action::Load { .. }
+                | Action::Told { .. }
+                | Action::Done => {}
             }
         }
         if let Some(ended) = session.ended() {

@@ -1,8 +1,10 @@
 //! Rings on loopback that do what they should, and what `plan` and `replay` say of them.
 
-use super::kit::{ASK, Ring, Running, alone};
+use super::kit::{ASK, Ring, Running, Setting, alone, failed, lonely, within};
+use crate::docs::documented;
 use crate::support::{model_arg, run_json, wordline};
 use serde_json::Value;
+use std::net::UdpSocket;
 use tempfile::TempDir;
 use wordline::pipeline::demand::demand;
 use wordline::pipeline::load::program_of;
@@ -35,6 +37,8 @@ fn five_processes_write_what_one_writes() {
         let replayed = run_json(&["replay", &file, "--json"]);
         assert_eq!((&replayed["equal"], &replayed["ids"][0]), (&Value::Bool(true), &expected["ids"]), "{replayed}");
         assert!(replayed["hops"].as_u64().unwrap() > 20, "{replayed}");
+        documented("head", &report);
+        documented("replay", &replayed);
         // One digit of one digest.
         let mut text = std::fs::read_to_string(&file).unwrap();
         let at = text.rfind("\"rows\":[[\"").unwrap() + "\"rows\":[[\"".len();
@@ -103,6 +107,42 @@ fn stages_on_other_units_write_the_same() {
 }
 
 #[test]
+fn a_stage_serves_heads_one_after_the_other_and_says_what_they_write() {
+    let folder = TempDir::new().unwrap();
+    let identity = folder.path().join("identity").display().to_string();
+    // One identity and one port: the first head's ticket is good for all of them.
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let other = model_arg("given/qwen3");
+    let ask = ["--ids", "5,9,31", "-n", "5", "--ignore-eos"];
+    let more = [&ask[..], &["--identity", &identity]].concat();
+    let head = |model: &str| Ring::with(&Setting { model, more: &more, listen: &port, ..Setting::default() });
+    let first = head("demo");
+    let args = ["stage", "--join", &first.join(), "--threads", "1", "--listen", "127.0.0.1:0", "--watch"];
+    let stage = Running::start(within(lonely(), wordline(&args)));
+    let expected = run_json(&[&["run", "demo", "--json"][..], &ask].concat());
+    let (report, err) = first.report();
+    assert_eq!(report["ids"], expected["ids"], "{err}");
+    // The second brings a model that this device does not have: that run fails by name, and the device stays.
+    let err = failed(head(&other).head, "stage 1 (");
+    assert!(err.contains("this device has no copy of local/qwen3"), "{err}");
+    stage.says("waiting for the head's next run");
+    let (report, err) = head("demo").report();
+    assert_eq!(report["ids"], expected["ids"], "{err}");
+    assert!(stage.lives());
+    stage.signal("KILL");
+    let ended = stage.output();
+    // Sequence, place and id of every token of both runs, with its text.
+    let ids = expected["ids"].as_array().unwrap();
+    let lines: Vec<&str> = ended.out.lines().collect();
+    assert_eq!(lines.len(), 2 * ids.len(), "{}", ended.out);
+    for (index, (line, id)) in lines.iter().zip(ids.iter().chain(ids)).enumerate() {
+        assert!(line.starts_with(&format!("0 {} {id} \"", index % ids.len())), "{line}");
+    }
+    let said: String = lines[..ids.len()].iter().map(|line| line.split('"').nth(1).unwrap()).collect();
+    assert_eq!(said, expected["text"].as_str().unwrap());
+}
+
+#[test]
 fn plan_says_who_would_hold_what() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("devices.json").display().to_string();
@@ -111,6 +151,7 @@ fn plan_says_who_would_hold_what() {
         {"name": "c", "capacity": 50.0, "memory": 8000000000}, {"name": "d", "capacity": 0.0, "memory": 8000000000}]"#;
     std::fs::write(&file, devices).unwrap();
     let report = run_json(&["plan", "demo", "--devices", &file, "--json"]);
+    documented("plan", &report);
     let stages = report["stages"].as_array().unwrap();
     let layers: u64 = stages.iter().map(|s| s["layers"][1].as_u64().unwrap() - s["layers"][0].as_u64().unwrap()).sum();
     assert_eq!((stages.len(), layers, &report["dropped"][0]), (3, 8, &Value::from("d")), "{report}");

@@ -36,8 +36,10 @@ const MDNS_SERVICE: &str = "wordline";
 const MDNS_CADENCE: Duration = Duration::from_millis(700);
 /// Turns that they get to bring what is at the socket.
 const GLANCE: usize = 3;
-/// Messages of one peer that may wait to be taken; past them it is not read on.
-const WAITING: usize = 256;
+/// Bytes of one peer's messages that may wait to be taken; past them it is not read on.
+const WAITING: usize = 2 * MAX_MESSAGE;
+/// What a message counts for at least: more than it takes to keep an empty one.
+const LEAST: usize = 512;
 
 /// How links are made.
 #[derive(Clone, Debug, Default)]
@@ -384,12 +386,12 @@ async fn read(shared: Arc<Shared>, peer: Key, connection: Connection, mut stream
         if length > MAX_MESSAGE {
             break format!("it announced a message of {length} bytes, at most {MAX_MESSAGE} are taken");
         }
+        // With this much untaken the stream is not read on, and the peer's flow control stops it.
+        let Ok(permit) = room.clone().acquire_many_owned(length.max(LEAST) as u32).await else { return };
         let mut bytes = vec![0; length];
         if let Err(error) = stream.read_exact(&mut bytes).await {
             break gone(&connection, &error.to_string());
         }
-        // Past this many untaken messages the stream is not read on, and the peer's flow control stops it.
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
         if shared.events.send((LinkEvent::Message { peer, bytes }, Some(permit))).is_err() {
             return;
         }
@@ -456,6 +458,21 @@ mod tests {
         b.close(&to_a);
         b.flush();
         assert!(matches!(a.next(LONG), Some(LinkEvent::Lost { .. })));
+    }
+
+    #[test]
+    fn a_peer_that_is_not_listened_to_waits() {
+        let (mut a, mut b) = (link(), link());
+        a.dial(b.key(), &b.addresses());
+        assert!(matches!(a.next(LONG), Some(LinkEvent::Linked { incoming: false, .. })));
+        // Twice what may wait, and none of it is taken for a while.
+        let (large, count) = (MAX_MESSAGE / 2, 9);
+        (0..count).for_each(|i| a.send(&b.key(), vec![i; large]));
+        std::thread::sleep(Duration::from_secs(2));
+        let waits = |link: &Quic| link.events.len();
+        assert!(waits(&b) <= 1 + WAITING / large, "{} messages wait", waits(&b));
+        // As it is taken the rest comes, whole and in order.
+        (0..count).for_each(|i| assert!(message(&mut b) == vec![i; large], "message {i}"));
     }
 
     #[test]

@@ -80,6 +80,15 @@ pub enum Action {
         /// The token.
         token: u32,
     },
+    /// The head tells a token that it has written.
+    Told {
+        /// The sequence; a new one after a stage was lost.
+        sequence: u32,
+        /// Its place in the answer.
+        index: u32,
+        /// The token.
+        token: u32,
+    },
     /// A fault that was asked for: end the process, or stop without a word.
     Inject(InjectionKind),
     /// The work is over.

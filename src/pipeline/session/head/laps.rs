@@ -177,7 +177,9 @@ impl HeadSession {
             let ended = answer.ending.is_some();
             self.out.push_back(Action::Token { answer: index, token });
             self.out.push_back(Action::Record(Entry::Token { answer: index, index: position, token }));
-            self.tell_stages(&Message::Token { sequence, index: position, token });
+            // Whoever is here may watch, with layers or without.
+            let guests = self.guests.iter().map(|guest| guest.key);
+            self.out.extend(guests.map(|to| send(to, Message::Token { sequence, index: position, token })));
             if ended {
                 self.answers[index].sequence = None;
                 self.closing.insert(sequence, (index, self.answers[index].lap.saturating_sub(1)));

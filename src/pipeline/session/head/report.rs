@@ -106,3 +106,23 @@ pub(super) fn drawn(share: f64, answer: u32, stage: u32) -> bool {
     z ^= z >> 31;
     share > 0.0 && (z >> 11) as f64 / (1_u64 << 53) as f64 <= share
 }
+
+#[cfg(test)]
+mod tests {
+    use super::drawn;
+
+    #[test]
+    fn a_share_of_the_hops_is_drawn_and_a_larger_one_holds_it() {
+        let all = || (0..200_u32).flat_map(|answer| (1..=20_u32).map(move |stage| (answer, stage)));
+        let count = |share: f64| all().filter(|(answer, stage)| drawn(share, *answer, *stage)).count();
+        assert_eq!((count(0.0), count(1.0)), (0, 4000));
+        for share in [0.05_f64, 0.25, 0.5, 0.9] {
+            // Five standard deviations of as many fair draws.
+            let (mean, spread) = (4000.0 * share, 5.0 * (4000.0 * share * (1.0 - share)).sqrt());
+            assert!((count(share) as f64 - mean).abs() < spread, "{share}: {}", count(share));
+            assert!(all().all(|(a, s)| !drawn(share / 2.0, a, s) || drawn(share, a, s)));
+        }
+        // Every stage is looked at by some answer, and every answer on some stage: nobody is left out by his number.
+        assert!((1..=20).all(|stage| (0..200).any(|answer| drawn(0.25, answer, stage))));
+    }
+}

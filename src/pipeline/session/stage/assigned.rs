@@ -6,15 +6,32 @@ use crate::pipeline::session::{Action, send};
 use crate::pipeline::wire::{Assign, Fault, Join, Member, Message, Purpose, Ready, VERSION, claim, model_hash};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Links that may wait for their roster.
+const EARLY: usize = 64;
+
 impl StageSession {
     pub(super) fn join(&mut self, from: Key, join: Join) {
         let known = from == self.head || self.heard.iter().any(|member| member.key == from);
-        if join.version == VERSION && known && matches!(join.purpose, Purpose::Hops { .. }) {
-            return;
+        match join.purpose {
+            Purpose::Hops { .. } if join.version == VERSION && known => {}
+            // The stage before may have heard of the assignment, and linked, before its roster is here.
+            Purpose::Hops { epoch } if join.version == VERSION && self.awaits(epoch) => self.early.push((from, epoch)),
+            Purpose::Hops { .. } if join.version != VERSION => {
+                let text = format!("{} speaks version {} of the wire, not {VERSION}", short(&from), join.version);
+                self.refuse(from, "version", text);
+            }
+            _ => self.refuse(from, "roster", format!("{} is not on the roster: its link is refused", short(&from))),
         }
-        let text = format!("{} is not on the roster: its link is refused", short(&from));
-        let fault = Fault { epoch: 0, sequence: None, code: "roster".into(), text: text.clone() };
-        self.out.extend([Action::Say(text), send(from, Message::Error(fault)), Action::Close { peer: from }]);
+    }
+
+    /// Whether links for this assignment may be ahead of its roster; strangers do not fill the memory.
+    fn awaits(&self, epoch: u32) -> bool {
+        self.early.len() < EARLY && self.held.as_ref().is_none_or(|held| epoch > held.assign.epoch)
+    }
+
+    fn refuse(&mut self, peer: Key, code: &str, text: String) {
+        let fault = Fault { epoch: 0, sequence: None, code: code.into(), text: text.clone() };
+        self.out.extend([Action::Say(text), send(peer, Message::Error(fault)), Action::Close { peer }]);
     }
 
     pub(super) fn roster(&mut self, mut members: Vec<Member>) {
@@ -37,6 +54,15 @@ impl StageSession {
         let (stage, plan) = (assign.stage, &assign.plan);
         self.out.push_back(Action::Free(None));
         self.replays = None;
+        // The roster comes before its assignment: who is not on it now will not be.
+        let early = std::mem::take(&mut self.early);
+        let (due, early): (Vec<_>, _) = early.into_iter().partition(|(_, epoch)| *epoch <= assign.epoch);
+        self.early = early;
+        for (peer, _) in due {
+            if !self.heard.iter().any(|member| member.key == peer) {
+                self.refuse(peer, "roster", format!("{} is not on the roster: its link is refused", short(&peer)));
+            }
+        }
         let key = |stage: u32| plan.key(stage as usize);
         let wrong = if key(stage) != Some(self.me) {
             Some(format!("stage {stage} of the plan is another device"))

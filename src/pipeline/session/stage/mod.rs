@@ -17,6 +17,9 @@ use crate::pipeline::wire::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+/// Names under which a head refuses a device for what it is.
+const REFUSALS: [&str; 5] = ["version", "join", "ticket", "probe", "signature"];
+
 /// Why a stage's work ended before the run did.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
@@ -40,6 +43,14 @@ pub enum StageError {
     },
 }
 
+impl StageError {
+    /// Whether the head does not let this device take part, in this run or a later one.
+    #[must_use]
+    pub fn kept_out(&self) -> bool {
+        matches!(self, Self::Head { code, .. } if REFUSALS.contains(&code.as_str()))
+    }
+}
+
 /// What a device says of itself when it joins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Introduction {
@@ -60,6 +71,8 @@ pub struct StageSession {
     about: About,
     verify: Verify,
     heard: Vec<Member>,
+    /// Who linked for the hops of an assignment that has not come yet, and its number.
+    early: Vec<(Key, u32)>,
     held: Option<Held>,
     /// The stage whose hops are replayed for the head, and whether its layers are here.
     replays: Option<(u32, bool)>,
@@ -114,9 +127,9 @@ impl StageSession {
         let join = Join { version: VERSION, purpose: Purpose::Member, proof };
         let messages = [Message::Join(join), Message::Hello(hello.clone()), Message::About(about.clone())];
         let out = messages.into_iter().map(|message| send(head, message)).collect();
-        let (heard, held, replays, injection, stalled) = (Vec::new(), None, None, None, false);
-        let (laps, ended) = (0, None);
-        Self { me, head, hello, about, verify, heard, held, replays, injection, stalled, laps, ended, out }
+        let (heard, early, held, replays, injection) = (Vec::new(), Vec::new(), None, None, None);
+        let (stalled, laps, ended) = (false, 0, None);
+        Self { me, head, hello, about, verify, heard, early, held, replays, injection, stalled, laps, ended, out }
     }
 
     /// Have a fault happen.
@@ -176,7 +189,8 @@ impl StageSession {
                 self.ended = Some(Err(StageError::Head { head, code: fault.code, text: fault.text }));
                 self.out.push_back(Action::Done);
             }
-            Message::Token { .. } | Message::Beat { .. } => {}
+            Message::Token { sequence, index, token } => self.out.push_back(Action::Told { sequence, index, token }),
+            Message::Beat { .. } => {}
             _ => self.out.push_back(Action::Say("the head sent what a head does not send; it is not heard".into())),
         }
     }
