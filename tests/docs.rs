@@ -95,14 +95,13 @@ fn keys(value: &Value, prefix: &str, open: &[&str], found: &mut BTreeSet<String>
 #[test]
 fn reports_are_as_documented() {
     let llama = model_arg("given/llama");
-    let reports: [(&str, Vec<&str>); 9] = [
+    let reports: [(&str, Vec<&str>); 8] = [
         ("inspect", vec!["inspect", &llama, "--json"]),
         ("lower", vec!["lower", "demo", "--json"]),
         ("diff", vec!["diff", "demo", "--json"]),
         ("run", vec!["run", "demo", "--prompt", "Once", "-n", "2", "--json"]),
         ("verify", vec!["verify", &llama, "--json"]),
         ("accuracy", vec!["accuracy", "demo", "--limit", "40", "--baseline", "q8", "--json"]),
-        ("units", vec!["units", "--json"]),
         ("units --runs", vec!["units", "--runs", "--fixtures", "demo", "--json"]),
         (
             "bench",

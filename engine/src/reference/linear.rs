@@ -25,6 +25,26 @@ pub enum Linear {
 impl Linear {
     /// A row of activations as its product sees it, in f64.
     pub(crate) fn widen(self, row: &[f32], out: &mut [f64]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2.
+            return unsafe { self.widen_avx2(row, out) };
+        }
+        self.widen_each(row, out);
+    }
+
+    /// [`Linear::widen_each`] compiled for AVX2, which rounds in one instruction.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    unsafe fn widen_avx2(self, row: &[f32], out: &mut [f64]) {
+        self.widen_each(row, out);
+    }
+
+    #[inline(always)]
+    fn widen_each(self, row: &[f32], out: &mut [f64]) {
         match self {
             Linear::Exact | Linear::Q4K => out.iter_mut().zip(row).for_each(|(out, v)| *out = f64::from(*v)),
             Linear::Q8 => {
