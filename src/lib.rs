@@ -21,3 +21,9 @@ mod quiet;
 pub mod random_weights;
 pub mod shapes;
 pub mod tokenizer;
+
+// Used by nothing here: named, so that their features are the same in every build (docs/dependencies.md).
+use hyper_util as _;
+use num_traits as _;
+use serde_core as _;
+use tower as _;
