@@ -183,7 +183,7 @@ fn place(args: &Args, ticket: &Ticket, assign: &Assign) -> Result<String, (Strin
     if let Some(model) = assigned_on_hub(&assign.repo, &assign.revision) {
         return Ok(model.to_string());
     }
-    if Path::new(&ticket.model).is_dir() {
+    if ticket.model != DEMO && Path::new(&ticket.model).is_dir() {
         return Ok(ticket.model.clone());
     }
     let text = format!(

@@ -78,7 +78,7 @@ fn stages_on_other_units_write_the_same() {
     for name in ["demo", "given/qwen3"] {
         let model = model_arg(name);
         let ask = ["--ids", "5,9,31", "-n", "6", "--ignore-eos"];
-        // A device that is slow gets layers where the others have no memory for them: the head one, the processor all but two.
+        // However fast each is, both get layers: the head has memory for one, and each of the two for all but two.
         let spec = crate::support::model(name).checkpoint.spec;
         let needs = program_of(&spec, &Numerics::default()).unwrap();
         let needs = demand(&needs, Room { ctx: 9, step_rows: 9, sequences: 1 }).unwrap();
@@ -89,7 +89,10 @@ fn stages_on_other_units_write_the_same() {
         let patient = ["--lap-timeout", "60"];
         let more = [&ask[..], &patient, &["--check", "--audit", "1", "--auditor", "other", "--memory", &head]].concat();
         let ring = Ring::new(&model, 2, &more);
-        let stages = [ring.stage(&["--backend", "dp4a"]), ring.stage(&["--backend", "cpu", "--memory", &other])];
+        let stages = [
+            ring.stage(&["--backend", "dp4a", "--memory", &other]),
+            ring.stage(&["--backend", "cpu", "--memory", &other]),
+        ];
         let (report, err) = ring.report();
         let expected = run_json(&[&["run", &model, "--json"][..], &ask].concat());
         assert_eq!((&report["ids"], &report["check"]["equal"]), (&expected["ids"], &true.into()), "{err}");

@@ -166,7 +166,8 @@ fn no_lap_begins_before_every_stage_is_ready() {
         message => vec![message],
     });
     (1..300).for_each(|round| ring.round(round));
-    let hops = |ring: &Ring<'_>| ring.wire.iter().filter(|(.., b)| b[..4] == (-23_i32).to_le_bytes()).count();
+    let is_hop = |bytes: &[u8]| matches!(Message::decode(bytes), Ok(Message::Hop(_)));
+    let hops = |ring: &Ring<'_>| ring.wire.iter().filter(|(.., bytes)| is_hop(bytes)).count();
     assert!(ring.head.ended().is_none() && hops(&ring) == 0, "a lap began with a stage that still reads");
     let ready = late.borrow_mut().take().expect("the stage was ready long ago");
     ring.queue.push_back(([2; 32], HEAD, ready.encode()));
