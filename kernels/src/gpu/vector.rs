@@ -270,7 +270,7 @@ impl<'a> Shader<'a> {
     }
 
     /// What lies in workgroup memory, `n` elements, goes to the lanes of the sums.
-    pub(super) fn add(&self, text: &mut String, reductions: &[usize], first: &str) {
+    fn add(&self, text: &mut String, reductions: &[usize], first: &str) {
         for (j, at) in reductions.iter().enumerate() {
             if let Step::Sum(a) = self.micro.steps[*at] {
                 let round = self.round(a);
@@ -334,7 +334,7 @@ impl<'a> Shader<'a> {
     }
 
     /// How a sum of this value rounds: what is never below zero is zero or at least 2^-120, so its sums need no flush.
-    fn round(&self, value: u8) -> &'static str {
+    pub(super) fn round(&self, value: u8) -> &'static str {
         match self.micro.steps[usize::from(value)] {
             Step::Mul(a, b) if a == b => "b",
             Step::Map(Function::Exp | Function::Sigmoid, _) => "b",

@@ -18,6 +18,12 @@ use std::fmt::Write as _;
 const QUAD: usize = 4;
 /// Words that a thread loads at the most.
 const MOST_LOADS: usize = 64;
+/// Most threads of a workgroup.
+const MOST_THREADS: usize = 1024;
+/// Lanes of a sum.
+const LANES: u32 = 32;
+/// Elements that a lane's thread loads while it adds those before.
+const BATCH: usize = 16;
 
 /// A micro-program with its output quantised.
 pub(super) struct Quantised<'a> {
@@ -31,17 +37,26 @@ pub(super) struct Quantised<'a> {
     heads: usize,
     /// Quads of a thread.
     quads: usize,
+    /// Quads of every operand lie at multiples of a quad, so each is one load.
+    wide: bool,
 }
 
 impl<'a> Quantised<'a> {
     pub(super) fn of(run: &'a MicroRun<'a>, gpu: &Gpu, bound: &'a [Bound<'a>], acts: &'a DeviceActs) -> Option<Self> {
-        let shader = Shader::of(run.micro, run.act, run.width);
+        let mut shader = Shader::of(run.micro, run.act, run.width);
+        if run.micro.steps.iter().any(|s| matches!(s, Step::Max(_))) {
+            return None;
+        }
+        if shader.reduces() {
+            shader.threads = threads(gpu, run.width, buffers(&shader)) as u32;
+        }
         let size = gpu.facts().subgroup_size().filter(|s| *s >= 8 && shader.threads.is_multiple_of(*s))?;
         let n = run.heads * run.width;
         let (heads, quads) =
             if shader.reduces() { (1, run.width.div_ceil(BLOCK) * 8) } else { (run.heads, shader.threads as usize) };
         let quads = quads.div_ceil(shader.threads as usize);
-        let this = Self { run, bound, acts, shader, subgroup: size, heads, quads };
+        let mut this = Self { run, bound, acts, shader, subgroup: size, heads, quads, wide: false };
+        this.wide = this.in_quads();
         let out = this.output()?;
         let whole = run.heads == 1 || (run.width.is_multiple_of(BLOCK) && bound.get(out)?.head == run.width);
         let few = this.places().len() * QUAD * quads <= MOST_LOADS;
@@ -57,6 +72,23 @@ impl<'a> Quantised<'a> {
         let heads = steps.iter().any(|s| matches!(s, Step::StoreHead(..)));
         let info = self.run.micro.operands.get(usize::from(*operand))?;
         (!heads && info.access == Access::Out).then_some((*operand).into())
+    }
+
+    fn in_quads(&self) -> bool {
+        let whole = |n: usize| n.is_multiple_of(QUAD);
+        let at = |o: &Bound<'_>| [o.offset, o.row, o.head, o.position].into_iter().all(whole);
+        let heads = self.run.micro.steps.iter().any(|s| matches!(s, Step::LoadHead(_)));
+        let next = |p: &Place| p.step == 1 && p.start != Start::Odd;
+        let aligned = |o: &Bound<'_>| o.region.offset().is_multiple_of(4 * QUAD as u64);
+        whole(self.run.width)
+            && self.bound.iter().all(|o| at(o) && aligned(o))
+            && !heads
+            && self.places().iter().all(next)
+    }
+
+    /// Elements that lie in workgroup memory at a time.
+    fn chunk(&self) -> usize {
+        CHUNK.max(QUAD * self.shader.threads as usize)
     }
 
     /// What is loaded for an element.
@@ -92,17 +124,16 @@ impl<'a> Quantised<'a> {
         text += "@group(0) @binding(1) var<storage, read> params: vec4<u32>;\n";
         for (k, operand) in self.run.micro.operands.iter().enumerate() {
             let access = if operand.access == Access::In { "read" } else { "read_write" };
-            let _ = writeln!(text, "@group(0) @binding({}) var<storage, {access}> m{k}: array<f32>;", k + 2);
+            let of = if self.wide { "vec4<f32>" } else { "f32" };
+            let _ = writeln!(text, "@group(0) @binding({}) var<storage, {access}> m{k}: array<{of}>;", k + 2);
         }
         text += &quantise::outputs(self.acts.format(), self.run.micro.operands.len() + 2, true);
         let threads = self.shader.threads;
-        let passes = self.run.micro.passes.iter().copied().max().unwrap_or(0);
-        let buffers = (1..=passes).map(|pass| self.shader.reductions(pass).count()).max().unwrap_or(0);
-        for j in 0..buffers {
-            let _ = writeln!(text, "var<workgroup> buf{j}: array<f32, {CHUNK}>;");
+        for j in 0..buffers(&self.shader) {
+            let _ = writeln!(text, "var<workgroup> buf{j}: array<vec4<f32>, {}>;", self.chunk() / QUAD);
         }
         if self.shader.reduces() {
-            text += "var<workgroup> red: array<f32, 32>;\nfn larger(x: f32, y: f32) -> f32 { return select(x, y, x < y); }\n";
+            text += "var<workgroup> red: array<f32, 64>;\nfn larger(x: f32, y: f32) -> f32 { return select(x, y, x < y); }\n";
         }
         let _ = writeln!(
             text,
@@ -150,6 +181,15 @@ impl<'a> Quantised<'a> {
             for c in 0..QUAD {
                 let _ = writeln!(text, "  let in{j}_{c} = at{j} + {c}u < width;");
                 for (n, place) in places.iter().enumerate() {
+                    if self.wide {
+                        if c == 0 {
+                            let start = if place.start == Start::Second { " + width" } else { "" };
+                            let first = format!("o{}{start} + min(at{j}, width - 4u)", place.operand);
+                            let _ = writeln!(text, "  let q{n}_{j} = m{}[({first}) / 4u];", place.operand);
+                        }
+                        let _ = writeln!(text, "  let l{n}_{j}_{c} = q{n}_{j}[{c}];");
+                        continue;
+                    }
                     let element = Shader::element(*place);
                     let index = format!("min(at{j} + {c}u, width - 1u)");
                     let element = element.replace("* i]", &format!("* {index}]"));
@@ -181,47 +221,105 @@ impl<'a> Quantised<'a> {
 
     fn pass(&self, text: &mut String, from: usize, to: usize) {
         let micro = self.run.micro;
-        let reductions: Vec<usize> = self.shader.reductions(micro.passes[from]).collect();
-        for at in &reductions {
-            let sum = matches!(micro.steps[*at], Step::Sum(_));
-            let start = if sum { "0.0" } else { "bitcast<f32>(0xff800000u ^ zero)" };
-            let _ = writeln!(text, "  var part{at} = {start};");
+        let sums: Vec<usize> = self.shader.reductions(micro.passes[from]).collect();
+        for at in &sums {
+            let _ = writeln!(text, "  var part{at} = 0.0;");
         }
-        let sums = reductions.iter().any(|at| matches!(micro.steps[*at], Step::Sum(_)));
-        let each = if sums { (CHUNK / (QUAD * self.shader.threads as usize)).max(1) } else { self.quads };
+        let threads = self.shader.threads as usize;
+        let each = if sums.is_empty() { self.quads } else { (self.chunk() / (QUAD * threads)).max(1) };
         for chunk in (0..self.quads).step_by(each) {
             let last = (chunk + each).min(self.quads);
             text.push_str("  {\n");
             for j in chunk..last {
+                for n in 0..sums.len() {
+                    let _ = writeln!(text, "    var sum{n} = vec4<f32>(0.0, 0.0, 0.0, 0.0);");
+                }
                 for c in 0..QUAD {
                     let _ = writeln!(text, "    {{");
-                    for at in (from..to).filter(|at| !reductions.contains(at)) {
+                    for at in (from..to).filter(|at| !sums.contains(at)) {
                         self.step(text, at, (j, c));
                     }
-                    for (n, at) in reductions.iter().enumerate() {
-                        let _ = match micro.steps[*at] {
-                            Step::Max(a) => {
-                                writeln!(text, "    if (in{j}_{c}) {{ part{at} = larger(part{at}, v{a}); }}")
-                            }
-                            Step::Sum(a) => {
-                                let place = format!("at{j} + {c}u - {}u", chunk * QUAD * self.shader.threads as usize);
-                                writeln!(text, "    if (in{j}_{c}) {{ buf{n}[{place}] = v{a}; }}")
-                            }
-                            _ => Ok(()),
-                        };
+                    for (n, at) in sums.iter().enumerate() {
+                        if let Step::Sum(a) = micro.steps[*at] {
+                            let _ = writeln!(text, "    sum{n}[{c}] = v{a};");
+                        }
                     }
                     text.push_str("    }\n");
                 }
+                for n in 0..sums.len() {
+                    let place = format!("(at{j} - {}u) / 4u", chunk * QUAD * threads);
+                    let _ = writeln!(text, "    if (in{j}_0) {{ buf{n}[{place}] = sum{n}; }}");
+                }
             }
-            if sums {
-                let done = chunk * QUAD * self.shader.threads as usize;
-                let n = (self.run.width - done.min(self.run.width)).min(each * QUAD * self.shader.threads as usize);
-                let _ = writeln!(text, "    let n = {n}u;");
-                self.shader.add(text, &reductions, "0u");
+            if !sums.is_empty() {
+                let n = self.run.width.saturating_sub(chunk * QUAD * threads).min(each * QUAD * threads);
+                self.add(text, &sums, n, last == self.quads);
             }
             text.push_str("  }\n");
         }
-        self.shader.fold(text, &reductions);
+        if self.subgroup != LANES {
+            self.shader.fold(text, &sums);
+            return;
+        }
+        // The lanes are one subgroup: it folds them, and tells the others.
+        for at in &sums {
+            let round = self.rounds(*at);
+            for half in [16, 8, 4, 2, 1] {
+                let _ = writeln!(text, "  part{at} = {round}(part{at} + subgroupShuffleXor(part{at}, {half}u));");
+            }
+            let _ = writeln!(text, "  if (t == 0u) {{ red[{at}] = part{at}; }}");
+        }
+        if !sums.is_empty() {
+            text.push_str("  workgroupBarrier();\n");
+        }
+        for at in &sums {
+            let _ = writeln!(text, "  let v{at} = red[{at}];");
+        }
+    }
+
+    fn rounds(&self, sum: usize) -> &'static str {
+        if let Step::Sum(a) = self.run.micro.steps[sum] { self.shader.round(a) } else { "r" }
+    }
+
+    /// `n` elements in workgroup memory go to the lanes of the sums.
+    fn add(&self, text: &mut String, sums: &[usize], n: usize, last: bool) {
+        text.push_str("    workgroupBarrier();\n    if (t < 32u) {\n");
+        let laps = n / (LANES as usize * BATCH);
+        for (j, at) in sums.iter().enumerate() {
+            let round = self.rounds(*at);
+            let load = |text: &mut String, name: &str, from: &str| {
+                for i in 0..BATCH {
+                    let place = format!("({from} + {}u + t) / 4u", LANES as usize * i);
+                    let _ = writeln!(text, "      {name}{i} = buf{j}[{place}][t % 4u];");
+                }
+            };
+            text.push_str("    {\n");
+            if laps > 0 {
+                for i in 0..BATCH {
+                    let _ = writeln!(text, "      var s{i}: f32;\n      var n{i}: f32;");
+                }
+                load(text, "s", "0u");
+                let _ = writeln!(text, "      for (var k = 0u; k < {laps}u; k += 1u) {{");
+                // Past the last lap the same elements are loaded again, for nobody.
+                load(text, "n", &format!("min(k + 1u, {}u) * {}u", laps - 1, LANES as usize * BATCH));
+                for i in 0..BATCH {
+                    let _ = writeln!(text, "      part{at} = {round}(part{at} + s{i});");
+                }
+                for i in 0..BATCH {
+                    let _ = writeln!(text, "      s{i} = n{i};");
+                }
+                text.push_str("      }\n");
+            }
+            let _ = writeln!(
+                text,
+                "      for (var k = {}u + t; k < {n}u; k += {LANES}u) {{ part{at} = {round}(part{at} + buf{j}[k / 4u][t % 4u]); }}\n    }}",
+                laps * LANES as usize * BATCH
+            );
+        }
+        text.push_str("    }\n");
+        if !last {
+            text.push_str("    workgroupBarrier();\n");
+        }
     }
 
     /// One step for element `c` of quad `j`.
@@ -262,9 +360,29 @@ impl<'a> Quantised<'a> {
                 "  let bits{j} = vec4<u32>({});\n  q_quad(row, {block}{quad} / 8u, {quad} % 8u, bits{j}, live && at{j} < {padded}u, params.x);",
                 bits.join(", ")
             );
+            if self.wide {
+                let _ = writeln!(text, "  if (live && in{j}_0) {{ m{out}[(o{out} + at{j}) / 4u] = w{j}; }}");
+                continue;
+            }
             for c in 0..QUAD {
                 let _ = writeln!(text, "  if (live && in{j}_{c}) {{ m{out}[o{out} + at{j} + {c}u] = w{j}[{c}]; }}");
             }
         }
     }
+}
+
+/// Sums that a pass makes at the most.
+fn buffers(shader: &Shader<'_>) -> usize {
+    let passes = shader.micro.passes.iter().copied().max().unwrap_or(0);
+    (1..=passes).map(|pass| shader.reductions(pass).count()).max().unwrap_or(0)
+}
+
+/// Threads of a row of this width: a quad each, as many as the device has room for.
+fn threads(gpu: &Gpu, width: usize, buffers: usize) -> usize {
+    let limits = gpu.limits();
+    let most = limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) as usize;
+    let room = (limits.max_compute_workgroup_storage_size as usize).saturating_sub(512) / (4 * QUAD * buffers.max(1));
+    let most = most.min(room).clamp(64, MOST_THREADS);
+    let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
+    (width.div_ceil(BLOCK) * 8).next_power_of_two().clamp(64, most)
 }
