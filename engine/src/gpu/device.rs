@@ -58,7 +58,8 @@ pub(super) struct Device {
     pub(super) step: Region,
     /// Both sides of each slot.
     slots: Vec<[Region; 2]>,
-    pub(super) acts: DeviceActs,
+    /// What enters the array; a kernel that makes the next of it while it reads this takes the other.
+    pub(super) acts: [DeviceActs; 2],
     /// Rows of embeddings, by table.
     embedded: Vec<(TensorId, Region)>,
     /// Vectors a row and columns of what enters the array.
@@ -213,7 +214,7 @@ impl Device {
             states,
             step: nothing.clone(),
             slots: Vec::new(),
-            acts,
+            acts: [acts.clone(), acts],
             embedded: tables.into_iter().map(|table| (table, nothing.clone())).collect(),
             arrays,
             scratch: RefCell::default(),
@@ -302,7 +303,8 @@ impl Device {
         }
         let blocks = |(vectors, cols): &(usize, usize)| (rows * vectors).next_multiple_of(16) * cols.div_ceil(32);
         let blocks = self.arrays.iter().map(blocks).max().unwrap_or(1);
-        self.acts = DeviceActs::new(&self.gpu, 16, blocks.div_ceil(16) * 32, self.formats.acts)?;
+        let acts = || DeviceActs::new(&self.gpu, 16, blocks.div_ceil(16) * 32, self.formats.acts);
+        self.acts = [acts()?, acts()?];
         self.rows = rows;
         Ok(())
     }

@@ -21,11 +21,12 @@ use wordline_kernels::gpu::cache::{Append, Bank};
 use wordline_kernels::gpu::conv::Conv;
 use wordline_kernels::gpu::delta::Delta;
 use wordline_kernels::gpu::job::Job;
-use wordline_kernels::gpu::matvec::{Array, GatherRun, MatvecRun, Residual, RoutedRun, RunError};
+use wordline_kernels::gpu::matvec::{Array, GatedRun, GatherRun, MatvecRun, Residual, RoutedRun, RunError};
 use wordline_kernels::gpu::quantise::{DeviceActs, QuantiseRun};
 use wordline_kernels::gpu::rotate_append::RotateAppend;
 use wordline_kernels::gpu::rows::{Largest, keep};
 use wordline_kernels::gpu::vector::{Bound, MicroRun};
+use wordline_kernels::gpu::weights::DeviceMatrix;
 use wordline_kernels::gpu::{Dispatch, GpuError, Region};
 use wordline_kernels::math::Function;
 use wordline_kernels::vector::{Micro, table};
@@ -114,11 +115,15 @@ pub(super) struct Maker<'a> {
     clears: Vec<Region>,
     /// The slot whose quantised rows the array's operand memory holds, with their shape.
     quantised: Option<(Slot, usize, usize)>,
+    /// Which memory that is.
+    acts: usize,
     operands: HashMap<usize, Operand>,
     positions: usize,
     /// The command after the one at hand, if rows do not move in between; it is part of this one's kernel.
     next: Option<Recorded>,
     merged: bool,
+    /// The command after the next, on the same terms.
+    after: Option<Recorded>,
 }
 
 impl Plan {
@@ -131,10 +136,12 @@ impl Plan {
             written: HashMap::new(),
             clears: Vec::new(),
             quantised: None,
+            acts: 0,
             operands: HashMap::new(),
             positions: key.positions,
             next: None,
             merged: false,
+            after: None,
         };
         if key.hidden {
             maker.written.insert(Slot::X, usize::MAX);
@@ -151,6 +158,7 @@ impl Plan {
                 continue;
             }
             maker.next = key.ops.get(index + 1).filter(|_| index + 1 != key.body).copied();
+            maker.after = key.ops.get(index + 2).filter(|_| maker.next.is_some() && index + 2 != key.body).copied();
             let (first, before) = (maker.jobs.len(), maker.all_sides());
             maker.op(index as u32, op)?;
             marks.push(Mark { dispatches: first..maker.jobs.len(), before, after: maker.all_sides() });
@@ -265,7 +273,7 @@ impl Maker<'_> {
             return Ok(());
         }
         if let Some(cols) = self.wanted(out) {
-            let acts = self.device.acts.shaped(self.rows, cols, self.device.formats.acts)?;
+            let acts = self.device.acts[self.acts].shaped(self.rows, cols, self.device.formats.acts)?;
             if let Some(job) = run.quantised(&self.device.gpu, operands, index + 1, &acts) {
                 self.jobs.push(job);
                 self.quantised = Some((out, self.rows, cols));
@@ -459,7 +467,7 @@ impl Maker<'_> {
     fn quantise(&mut self, index: u32, slot: Slot, vectors: usize, cols: usize) -> Result<DeviceActs, PlanError> {
         let region = self.read(slot);
         let rows = self.rows * vectors;
-        let acts = self.device.acts.shaped(rows, cols, self.device.formats.acts)?;
+        let acts = self.device.acts[self.acts].shaped(rows, cols, self.device.formats.acts)?;
         if self.quantised != Some((slot, rows, cols)) {
             let run = QuantiseRun { command: index, x: &region, offset: 0, stride: cols, acts: &acts };
             self.jobs.push(run.job(&self.device.gpu));
@@ -484,6 +492,9 @@ impl Maker<'_> {
         self.touched(op.y);
         let y = self.at(op.y);
         let whole = op.offset == 0 && layout.rows() == width;
+        if op.offset == 0 && layout.rows() == width && self.gated(index, op, (matrix, &acts, &y, bias.as_ref()))? {
+            return Ok(());
+        }
         let add = match self.next {
             // The product's slot keeps the product; a sum that goes elsewhere than to its first operand is rare.
             Some(Recorded::Add(add)) if whole && add.y == op.y && add.x == add.out && add.x != op.y => Some(add),
@@ -511,6 +522,38 @@ impl Maker<'_> {
         let jobs = self.array().matvec(&self.device.gpu, &run)?;
         self.jobs.extend(jobs);
         Ok(())
+    }
+
+    /// A product of one row with the activation that follows it, if what that makes is the next product's operand.
+    fn gated(
+        &mut self,
+        index: u32,
+        op: &units::Matvec,
+        (matrix, acts, y, bias): (&DeviceMatrix, &DeviceActs, &Region, Option<&Region>),
+    ) -> Result<bool, PlanError> {
+        let (Some(Recorded::Act(act)), Some(Recorded::Matvec(after))) = (self.next, self.after) else {
+            return Ok(false);
+        };
+        let half = matrix.layout().rows() / 2;
+        let fits = act.gated && act.groups == 1 && act.x == op.y && after.x == act.out && self.width(act.out) == half;
+        let cols = match self.device.weight(after.weight) {
+            Some(Weight::Matrix(next)) => next.layout().cols(),
+            _ => 0,
+        };
+        if !fits || self.rows != 1 || act.out == act.x || act.out == op.x || cols != half {
+            return Ok(false);
+        }
+        let made = self.device.acts[1 - self.acts].shaped(1, half, self.device.formats.acts)?;
+        let out = self.device.side(act.out, self.sides.get(&act.out).copied().unwrap_or(0)).clone();
+        let run = MatvecRun { command: index, matrix, acts, y, offset: 0, stride: 2 * half, bias, residual: None };
+        let of = GatedRun { act: crate::int8::function(act.kind), out: &out, acts: &made, command: index + 2 };
+        let Some(job) = self.array().gated(&self.device.gpu, &run, &of)? else { return Ok(false) };
+        self.jobs.push(job);
+        self.write(act.out, &[]);
+        self.acts = 1 - self.acts;
+        self.quantised = Some((act.out, 1, half));
+        self.merged = true;
+        Ok(true)
     }
 
     fn routed(&mut self, index: u32, op: &units::RoutedMatvec) -> Result<(), PlanError> {
@@ -582,7 +625,7 @@ impl Maker<'_> {
             );
             (each, Some(memory))
         };
-        let acts = wanted.map(|cols| self.device.acts.shaped(self.rows, cols, formats.acts)).transpose()?;
+        let acts = wanted.map(|cols| self.device.acts[self.acts].shaped(self.rows, cols, formats.acts)).transpose()?;
         let acts = acts.filter(|acts| memory.is_none() && acts.cols() == op.heads * v_dim);
         let quantised = acts.as_ref().and_then(|acts| AttendActs::of(gpu, &cache.layout, index + 1, acts));
         let long = memory.as_ref().map(|(scores, sums, lanes)| LongMemory { scores, sums, lanes, positions: seen });

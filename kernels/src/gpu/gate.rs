@@ -4,6 +4,8 @@
 //! test, or that the driver does not compile, is demoted: the next is taken and the report says which test failed. With
 //! none left the device does not compute, and its caller falls back to the processor.
 
+mod gated;
+
 use super::Method;
 use super::clock::HostClock;
 use super::device::{Facts, Gpu, GpuError};
@@ -237,8 +239,9 @@ pub(super) fn coded(
         }
     }
     routed(gpu, array, &step, ROUTES[1], weights, 17)?;
+    gated::gated(gpu, array, &step, weights)?;
     let probe = probed(gpu, array, weights)?;
-    Ok(Passed { tests: tests + 2, probe })
+    Ok(Passed { tests: tests + 2 + gated::GATED.len(), probe })
 }
 
 impl From<Failure> for Failed {
@@ -300,7 +303,7 @@ fn taken(limbs: Limbs) -> impl Iterator<Item = usize> {
 /// How many tests there are.
 fn tests() -> usize {
     let shapes = [Limbs::One, Limbs::Two].map(|limbs| taken(limbs).count()).iter().sum::<usize>();
-    FILLS.len() / 2 * shapes + 2 * cases::QUANTISED + ROUTES.len() + 1
+    FILLS.len() / 2 * shapes + 2 * cases::QUANTISED + ROUTES.len() + gated::GATED.len() + 1
 }
 
 /// Every test, and the probe.
@@ -319,6 +322,7 @@ fn examine(gpu: &Gpu, array: &Array<'_>) -> Result<Probe, Failure> {
     for (number, route) in ROUTES.into_iter().enumerate() {
         routed(gpu, array, &step, route, Weights::Int8, number as u64)?;
     }
+    gated::gated(gpu, array, &step, Weights::Int8)?;
     probed(gpu, array, Weights::Int8)
 }
 

@@ -8,12 +8,13 @@
 use super::Method;
 use super::device::{Gpu, GpuError};
 use super::job::Job;
-use super::matvec_text::{Ends, Place, Plan, Shape, source};
+use super::matvec_text::{Ends, Gate, Place, Plan, Shape, source};
 use super::quantise::{DeviceActs, ROW_GROUP};
 use super::record::Region;
 use super::weights::{Chunk, DeviceMatrix, QUAD, group};
 use super::wgsl::prelude;
-use crate::format::{Lanes, Limbs};
+use crate::format::{BLOCK, Lanes, Limbs};
+use crate::math::Function;
 use crate::matvec::{MatrixLayout, ShapeError};
 
 /// How the array unit computes on a device.
@@ -77,6 +78,19 @@ pub struct MatvecRun<'a> {
     pub bias: Option<&'a Region>,
     /// What the product is added to.
     pub residual: Option<Residual<'a>>,
+}
+
+/// What becomes of a product whose first half of rows gates the second: `out = act(gate) * up`, quantised besides.
+#[derive(Clone, Copy, Debug)]
+pub struct GatedRun<'a> {
+    /// The activation.
+    pub act: Function,
+    /// f32, half as many as the product has rows; written.
+    pub out: &'a Region,
+    /// The same as the array takes it, in other memory than the product's own operand; written.
+    pub acts: &'a DeviceActs,
+    /// The command whose operand that is, for a fault.
+    pub command: u32,
 }
 
 /// Products of picked experts: result `p` of `picks` is the expert that `picks[p]` names times its vector.
@@ -148,6 +162,7 @@ impl Array<'_> {
             quads: quads as u32,
             bias: false,
             residual: None,
+            gated: None,
             routed: false,
             first: 0,
             ends: Ends::default(),
@@ -191,6 +206,49 @@ impl Array<'_> {
             self.jobs(gpu, &mut jobs, "matvec", plan, shape, chunk, run.acts, run.y, more, constants, columns)?;
         }
         Ok(jobs)
+    }
+
+    /// The kernel of a product of one row whose first half gates its second; `None` where the device has no subgroups of
+    /// one size for it, or the halves are no whole blocks in one piece.
+    ///
+    /// # Errors
+    /// The operands do not fit one another, or the method lacks its table.
+    pub fn gated(&self, gpu: &Gpu, run: &MatvecRun<'_>, gated: &GatedRun<'_>) -> Result<Option<Job>, RunError> {
+        let layout = run.matrix.layout();
+        fits(run.matrix, run.acts)?;
+        let (plan, half) = (self.plan(gpu, &layout, 1), layout.rows() / 2);
+        let [chunk] = run.matrix.chunks() else { return Ok(None) };
+        let one = run.acts.rows() == 1 && run.residual.is_none() && (gated.acts.rows(), gated.acts.cols()) == (1, half);
+        let whole = layout.rows() == 2 * half && half.is_multiple_of(BLOCK) && self.method == Method::Dp4a;
+        let Some(size) = plan.subgroup.filter(|_| one && whole) else { return Ok(None) };
+        let rows = (2 * QUAD as u32).max(2 * size / self.lanes.count() as u32);
+        let subgroups = BLOCK as u32 / (rows / 2);
+        let threads = gpu.limits().max_compute_invocations_per_workgroup.min(gpu.limits().max_compute_workgroup_size_x);
+        if subgroups * size > threads || half / BLOCK > gpu.facts().groups_limit as usize {
+            return Ok(None);
+        }
+        let plan = Plan { rows, unroll: 1, ahead: false, subgroups, tokens: 1, ..plan };
+        let gate = Gate { act: gated.act, limbs: gated.acts.format(), command: gated.command };
+        let shape = self.shape(&layout, run.acts.format(), chunk.quads());
+        let ends = Ends { offset: run.offset as u32, stride: run.stride as u32, ..Ends::of(chunk) };
+        let shape = Shape { bias: run.bias.is_some(), gated: Some(gate), ends, ..shape };
+        let made = [gated.out, gated.acts.limbs(), gated.acts.scales()];
+        let more = run.bias.into_iter().chain(made);
+        let mut jobs = Vec::new();
+        self.jobs(
+            gpu,
+            &mut jobs,
+            "matvec + act",
+            plan,
+            shape,
+            chunk,
+            run.acts,
+            run.y,
+            more,
+            vec![run.command, 1, 0, 0],
+            1,
+        )?;
+        Ok(jobs.pop())
     }
 
     /// The kernels of picked products: one, or one a chunk of the stack.

@@ -12,9 +12,11 @@
 
 use super::Method;
 use super::job::fill;
+use super::quantise;
 use super::weights::QUAD;
 use super::wgsl::prelude;
 use crate::format::{Book, Limbs, Weights};
+use crate::math::Function;
 use std::fmt::Write as _;
 
 /// How a shader is laid over a device.
@@ -48,6 +50,8 @@ pub(super) struct Shape {
     pub(super) quads: u32,
     pub(super) bias: bool,
     pub(super) residual: Option<Place>,
+    /// What becomes of pairs of rows.
+    pub(super) gated: Option<Gate>,
     /// The matrix is one of a stack's, picked by a buffer.
     pub(super) routed: bool,
     /// Workgroups before the first of this dispatch.
@@ -74,6 +78,15 @@ pub(super) struct Ends {
     pub(super) all_experts: u32,
 }
 
+/// The first half of the rows are gates of the second half: `act(gate) * up`, as f32 and as the array's limbs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gate {
+    pub(super) act: Function,
+    pub(super) limbs: Limbs,
+    /// The command whose operand they are, for a fault.
+    pub(super) command: u32,
+}
+
 /// Where the rows lie that a product is added to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -98,7 +111,11 @@ impl Plan {
 
 /// The shader.
 pub(super) fn source(plan: &Plan, shape: &Shape) -> String {
-    let mut text = if shape.routed { prelude(&[]) } else { reading(&prelude(&[])) };
+    let mut text = match shape.gated {
+        Some(gate) => prelude(&[gate.act]),
+        None if shape.routed => prelude(&[]),
+        None => reading(&prelude(&[])),
+    };
     text += &bindings(shape, plan.tokens);
     text += &match plan.subgroup {
         Some(size) => subgroups(plan, shape, size),
@@ -165,6 +182,14 @@ fn bindings(shape: &Shape, tokens: u32) -> String {
     }
     if shape.residual.is_some() {
         bind_as(&mut text, "read_write", "sums", "f32");
+    }
+    if let Some(gate) = shape.gated {
+        bind_as(&mut text, "read_write", "gated", "f32");
+        // Names of the operand's own limbs and scales, which are read here, are taken.
+        let made = quantise::outputs(gate.limbs, 8 + usize::from(shape.bias), true);
+        text += &quantise::text(gate.limbs, (shape.ends.rows / 2) as usize);
+        text += &made.replace("limbs", "made_limbs").replace("scales", "made_scales");
+        let _ = writeln!(text, "var<workgroup> made: array<u32, 32>;");
     }
     let mut bind = |text: &mut String, name: &str, ty: &str| bind_as(text, "read", name, ty);
     if shape.routed {
@@ -369,9 +394,14 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
         ("live", "0u", "0u", format!("{steps}u"))
     };
     for q in 0..quads {
+        // Of a gate's rows and those that it opens a subgroup has as many.
+        let n = match shape.gated {
+            Some(_) => format!("unit * {0}u + {1}u", quads / 2, q % (quads / 2) + q / (quads / 2) * (shape.quads / 2)),
+            None => format!("min(unit * {quads}u + {q}u, QUADS - 1u)"),
+        };
         let _ = write!(
             t,
-            "  let n{q} = min(unit * {quads}u + {q}u, QUADS - 1u);\n  let q{q} = {expert} * QUADS + n{q};\n  \
+            "  let n{q} = {n};\n  let q{q} = {expert} * QUADS + n{q};\n  \
              let c{q} = TABLE + {expert} * (QUADS * (WORDS + 1u)) + n{q} * WORDS;\n  \
              let bases{q} = codes[TABLE + {expert} * (QUADS * (WORDS + 1u)) + QUADS * WORDS + n{q}];\n",
         );
@@ -390,9 +420,16 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
         let _ = writeln!(t, "  let up{stage} = ((lane / {lanes}u) & {}u) != 0u;", 1 << stage);
     }
     let meets = shape.bias || shape.residual.is_some();
+    let row_of = |set: u32| match shape.gated {
+        Some(_) => {
+            let second = set / (sets / 2) * (shape.ends.rows / 2);
+            format!("unit * {}u + {}u + lane / {lanes}u", rows / 2, set % (sets / 2) * groups + second)
+        }
+        None => format!("unit * {rows}u + {}u + lane / {lanes}u", set * groups),
+    };
     for token in 0..tokens {
         for set in 0..sets {
-            let row = format!("unit * {rows}u + {}u + lane / {lanes}u", set * groups);
+            let row = row_of(set);
             let _ = writeln!(t, "  var met{token}_{set} = vec2<f32>(0.0, 0.0);");
             if meets {
                 let _ = writeln!(t, "  if (lane % {lanes}u == 0u) {{ met{token}_{set} = meets({row}, t{token}); }}");
@@ -431,11 +468,40 @@ fn subgroups(plan: &Plan, shape: &Shape, size: u32) -> String {
             }
         }
     }
+    if let Some(gate) = shape.gated {
+        let _ = writeln!(t, "  let first = lane % {lanes}u == 0u;");
+        for set in 0..sets {
+            let added = if shape.bias { format!("r(a0_{set} + met0_{set}.x)") } else { format!("a0_{set}") };
+            let _ = writeln!(
+                t,
+                "  let v{set} = {added};\n  if (live && first) {{ y[OFFSET + {}] = v{set}; }}",
+                row_of(set)
+            );
+        }
+        for set in 0..sets / 2 {
+            let row = row_of(set);
+            let _ = writeln!(
+                t,
+                "  {{\n    let opened = r(f_{}(v{set}) * v{});\n    if (first) {{ made[({row}) % 32u] = bitcast<u32>(opened); }}\n    \
+                 if (live && first) {{ gated[{row}] = opened; }}\n  }}",
+                gate.act.name(),
+                set + sets / 2
+            );
+        }
+        let _ = writeln!(
+            t,
+            "  workgroupBarrier();\n  let quad = min(part * {size}u + lane, 7u);\n  \
+             let four = vec4<u32>(made[quad * 4u], made[quad * 4u + 1u], made[quad * 4u + 2u], made[quad * 4u + 3u]);\n  \
+             q_quad(0u, {}u + group.y, quad, four, live && part == 0u && lane < 8u, {}u);\n}}",
+            shape.first, gate.command
+        );
+        return t;
+    }
     let _ = writeln!(t, "  if (!({here}) || lane % {lanes}u != 0u) {{ return; }}");
     for token in 0..tokens {
         let place = if shape.routed { "group.x".to_owned() } else { format!("t{token}") };
         for set in 0..sets {
-            let row = format!("unit * {rows}u + {}u + lane / {lanes}u", set * groups);
+            let row = row_of(set);
             let _ = writeln!(t, "  finish(a{token}_{set}, {row}, {place}, met{token}_{set});");
         }
     }
