@@ -118,12 +118,18 @@ fn rooms_below_the_product_do_no_input_or_output() {
     }
 }
 
+/// A file of tests, or one in a folder of them.
+fn is_test(path: &Path) -> bool {
+    let own = path.strip_prefix(root()).unwrap_or(path);
+    own.ends_with("tests.rs") || own.components().any(|part| part.as_os_str() == "tests")
+}
+
 #[test]
 fn family_names_appear_under_arch_alone() {
     const FAMILIES: [&str; 8] = ["llama", "mistral", "qwen", "gpt2", "gemma", "phi3", "phi-3", "deepseek"];
     let arch = root().join("src/checkpoint/arch");
     let files = ROOMS.iter().flat_map(|(room, _)| library(room)).chain(
-        sources(&root().join("src")).into_iter().filter(|p| !p.ends_with("tests.rs")).map(|path| {
+        sources(&root().join("src")).into_iter().filter(|p| !is_test(p)).map(|path| {
             let code = code(&path);
             (path, code)
         }),

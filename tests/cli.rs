@@ -273,7 +273,7 @@ fn adds_up(report: &Value, backend: &str) {
 #[test]
 fn bench_adds_up() {
     // Caches, rings and memories, and small: a device in software computes it too.
-    let model = model_arg("given/qwen3_next");
+    let model = model_arg("given/qwen3_5");
     let mut owed = None;
     for backend in ["cpu", "dp4a", "lut"] {
         let args = ["--pairs", "2", "--batch", "1,3", "--prefill", "8", "--ctx", "20", "--threads", "2", "--json"];

@@ -1,8 +1,8 @@
 //! `Quic`: links over QUIC by iroh. A peer is dialled by its public key, which is its TLS key: whoever answers for it has it.
 //!
 //! No relay, DNS or discovery takes part unless it was asked for. A link is one connection with one long-lived stream;
-//! a message is its length (u32, little-endian) and its bytes. Keep-alives go out twice a second, so a peer that died or froze
-//! is lost within three seconds.
+//! a message is its length (u32, little-endian) and its bytes, and one without bytes is a greeting. Keep-alives go out twice a
+//! second, so a peer that died or froze is lost within three seconds.
 
 use super::identity::Identity;
 use super::keeper::{Keeper, turn};
@@ -36,6 +36,9 @@ const MDNS_SERVICE: &str = "wordline";
 const MDNS_CADENCE: Duration = Duration::from_millis(700);
 /// Turns that they get to bring what is at the socket.
 const GLANCE: usize = 3;
+/// An empty message, with which whoever dials begins: a stream is not there for the other side before something is on it, and
+/// this side's owner may compute for longer than that one waits.
+const GREETING: [u8; 4] = [0; 4];
 /// Bytes of one peer's messages that may wait to be taken; past them it is not read on.
 const WAITING: usize = 2 * MAX_MESSAGE;
 /// What a message counts for at least: more than it takes to keep an empty one.
@@ -211,7 +214,8 @@ impl Link for Quic {
                         format!("{} at {}: {said}", short(&peer), shown.join(", "))
                     }
                 })?;
-                let stream = connection.open_bi().await.map_err(|e| e.to_string())?;
+                let mut stream = connection.open_bi().await.map_err(|e| e.to_string())?;
+                stream.0.write_all(&GREETING).await.map_err(|e| e.to_string())?;
                 Ok::<_, String>((connection, stream))
             };
             match dialled.await {
@@ -383,6 +387,9 @@ async fn read(shared: Arc<Shared>, peer: Key, connection: Connection, mut stream
             break gone(&connection, &error.to_string());
         }
         let length = u32::from_le_bytes(length) as usize;
+        if length == 0 {
+            continue;
+        }
         if length > MAX_MESSAGE {
             break format!("it announced a message of {length} bytes, at most {MAX_MESSAGE} are taken");
         }
@@ -458,6 +465,19 @@ mod tests {
         b.close(&to_a);
         b.flush();
         assert!(matches!(a.next(LONG), Some(LinkEvent::Lost { .. })));
+    }
+
+    #[test]
+    fn a_link_is_there_before_its_owner_says_anything() {
+        let (mut a, mut b) = (link(), link());
+        a.dial(b.key(), &b.addresses());
+        // Whoever dialled computes at once, for longer than the other side waits for a stream.
+        std::thread::sleep(DIAL + Duration::from_secs(1));
+        assert!(matches!(b.next(LONG), Some(LinkEvent::Linked { incoming: true, .. })));
+        assert!(matches!(a.next(LONG), Some(LinkEvent::Linked { incoming: false, .. })));
+        a.send(&b.key(), vec![7; 3]);
+        a.flush();
+        assert_eq!(message(&mut b), [7; 3]);
     }
 
     #[test]
