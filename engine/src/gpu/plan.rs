@@ -492,7 +492,7 @@ impl Maker<'_> {
         self.touched(op.y);
         let y = self.at(op.y);
         let whole = op.offset == 0 && layout.rows() == width;
-        if op.offset == 0 && layout.rows() == width && self.gated(index, op, (matrix, &acts, &y, bias.as_ref()))? {
+        if whole && self.gated(index, op, (matrix, &acts, &y, bias.as_ref()))? {
             return Ok(());
         }
         let add = match self.next {
