@@ -188,7 +188,11 @@ impl Device {
             }
             let embeds = matches!(command, Command::Embed { .. });
             for (field, id) in command.tensors() {
-                if weights.contains_key(&id) || (embeds && field.role == Role::Matrix) {
+                if weights.contains_key(&id) {
+                    continue;
+                }
+                if embeds && field.role == Role::Matrix {
+                    check(&image, id)?;
                     continue;
                 }
                 weights.insert(id, upload(&gpu, &image, id, field.role)?);
@@ -656,10 +660,7 @@ impl Device {
             let width = matrix.layout().cols();
             let mut values = vec![0.0; rows.len() * width];
             for (row, out) in rows.iter().zip(values.chunks_exact_mut(width)) {
-                let token = row.token as usize;
-                let tile = token / wordline_kernels::matvec::TILE_ROWS;
-                self.image.touch(*table, tile..tile + 1)?;
-                matrix.unpack_row(token, out).map_err(UploadError::from)?;
+                matrix.unpack_row(row.token as usize, out).map_err(UploadError::from)?;
             }
             self.gpu.write(region, 0, bytemuck::cast_slice(&values))?;
         }
@@ -693,6 +694,12 @@ fn words(rows: &[StepRow], picked: &[usize]) -> Vec<StepRowWords> {
         });
     }
     words
+}
+
+/// Hold all of a matrix to its digest, so that no step waits for that: a digest of one row's chunk takes longer than a
+/// kernel of the whole matrix.
+fn check(image: &Image, id: TensorId) -> Result<(), ImageError> {
+    image.matrix(id).map_or(Ok(()), |matrix| image.touch(id, 0..matrix.layout().tiles()))
 }
 
 fn upload(gpu: &Gpu, image: &Image, id: TensorId, role: Role) -> Result<Weight, DeviceError> {
