@@ -36,8 +36,8 @@ impl Gemm {
     }
 }
 
-/// Long enough that starting threads does not show.
-const PASS: Duration = Duration::from_millis(2);
+/// Long enough that neither starting threads nor a moment in which the machine does something else decides.
+const PASS: Duration = Duration::from_millis(8);
 
 /// Why the rate cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +61,8 @@ struct Share {
     matrix: Vec<u8>,
     acts: Acts,
     out: Vec<f32>,
+    /// How long its products of the last pass took.
+    took: Duration,
 }
 
 /// The array unit on operands in the first cache.
@@ -105,7 +107,7 @@ impl<'a> ArrayRate<'a> {
             }
             let mut acts = Acts::new();
             acts.quantise(units, &values[..tokens * cols], cols, tokens, cols, limbs)?;
-            let mut share = Share { matrix, acts, out: vec![0.0; tokens * rows] };
+            let mut share = Share { matrix, acts, out: vec![0.0; tokens * rows], took: PASS };
             // What is multiplied once is multiplied the same way ever after.
             share.multiply(units, layout, lanes)?;
             shares.push(share);
@@ -118,14 +120,17 @@ impl<'a> ArrayRate<'a> {
         Ok(rate)
     }
 
+    /// A pass; how long the whole of it took.
     fn timed(&mut self) -> Duration {
         let Self { units, layout, lanes, team, shares, repeats, .. } = self;
         let start = Instant::now();
         team.chunks(usize::MAX, shares, 1, &|_, share| {
             for share in share {
+                let start = Instant::now();
                 for _ in 0..*repeats {
                     let _ = share.multiply(units, *layout, *lanes);
                 }
+                share.took = start.elapsed();
             }
         });
         start.elapsed()
@@ -138,9 +143,12 @@ impl ArrayRate<'_> {
         self.rate() / (self.limbs * self.gemm.macs()) as f64
     }
 
+    /// The sum of what each thread does: in a step threads take work as they are free, so one that the machine holds up does not
+    /// hold up the others.
     fn rate(&mut self) -> f64 {
-        let seconds = self.timed().as_secs_f64().max(f64::MIN_POSITIVE);
-        (self.shares.len() * self.repeats * self.limbs * self.gemm.macs()) as f64 / seconds
+        self.timed();
+        let each = (self.repeats * self.limbs * self.gemm.macs()) as f64;
+        self.shares.iter().map(|share| each / share.took.as_secs_f64().max(1e-9)).sum()
     }
 }
 

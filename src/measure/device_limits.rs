@@ -114,9 +114,9 @@ impl DeviceArrayRate {
     #[must_use]
     pub fn gemm(gpu: &Gpu) -> Gemm {
         match gpu.facts().kind {
-            Kind::Discrete => Gemm { rows: 8192, cols: 2048, tokens: 16 },
+            Kind::Discrete => Gemm { rows: 8192, cols: 2048, tokens: 64 },
             Kind::Software => Gemm { rows: 256, cols: 256, tokens: 16 },
-            _ => Gemm { rows: 1024, cols: 1024, tokens: 16 },
+            _ => Gemm { rows: 1024, cols: 1024, tokens: 64 },
         }
     }
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Instant;
-use wordline_engine::units::Counters;
+use wordline_engine::units::{Counters, DeviceTime};
 use wordline_engine::{EngineModel, Row, SeqId, StepError};
 
 /// What to measure.
@@ -320,9 +320,9 @@ pub fn measure(
         for batch in &mut batches {
             reads.push(limits.read.pass()?);
             batch.round(engine, &mut tokens)?;
-        }
-        if let Some(array) = &mut limits.array {
-            rates.push(array.pass()?);
+            if let Some(array) = &mut limits.array {
+                rates.push(array.pass()?);
+            }
         }
         if let Some(launch) = &mut limits.launch {
             launches.push((launch.kernel.pass()?, launch.submission.pass()?));
@@ -398,9 +398,9 @@ impl Batch {
         limbs: u64,
         launches: Option<Launches>,
     ) -> Result<Decode, StepError> {
-        let (us_by_command, kernels) = match launches {
+        let (us_by_command, kernels) = match &launches {
             None => (Some(self.command_times(engine, tokens)?), None),
-            Some(_) => self.kernel_times(engine, tokens)?,
+            Some(launches) => self.kernel_times(engine, tokens, launches.submission_us)?,
         };
         let launches = launches.map(|launches| Launches { kernels, ..launches });
         for row in &self.rows {
@@ -425,10 +425,14 @@ impl Batch {
     }
 
     /// Steps timed by the device, kernel by kernel, where it has timestamps; and the kernels of a step.
+    ///
+    /// A timestamp after each kernel costs time of its own, about as much as the kernel where that is small: what the kernels
+    /// take together beyond a step without timestamps is taken off all of them alike.
     fn kernel_times(
         &mut self,
         engine: &mut EngineModel,
         tokens: &mut Tokens,
+        submission_us: f64,
     ) -> Result<(Option<Micros>, Option<u64>), StepError> {
         engine.profile(true);
         for _ in 0..TIMED {
@@ -437,7 +441,11 @@ impl Batch {
         let found = engine.device_times();
         engine.profile(false);
         let Some(found) = found else { return Ok((None, None)) };
-        let times = found.kinds.into_iter().map(|kind| (kind.kind, kind.microseconds)).collect();
+        let step = 1e6 * Spread::of(self.seconds.clone()).median - submission_us;
+        let sum = |of: fn(&DeviceTime) -> f64| found.kinds.iter().map(of).sum::<f64>();
+        let stamp = (sum(|kind| kind.microseconds) - step).max(0.0) / sum(|kind| kind.dispatches).max(1.0);
+        let alone = |kind: &DeviceTime| (kind.microseconds - stamp * kind.dispatches).max(0.0);
+        let times = found.kinds.iter().map(|kind| (kind.kind.clone(), alone(kind))).collect();
         Ok(((found.steps > 0).then_some(times), Some(found.dispatches as u64)))
     }
 }

@@ -22,6 +22,9 @@ pub struct Bench {
     /// Or the name of its shape.
     #[serde(default)]
     pub shape: Option<String>,
+    /// What ran it; without it the processor.
+    #[serde(default)]
+    pub backend: Option<String>,
     /// The numerics that it ran under; without them the defaults.
     #[serde(default)]
     pub numerics: Option<Numerics>,
@@ -86,6 +89,12 @@ pub fn benches(text: &str) -> Result<Vec<Bench>, TwinError> {
 }
 
 impl Bench {
+    /// A graphics device ran it.
+    #[must_use]
+    pub fn on_device(&self) -> bool {
+        self.backend.as_deref().is_some_and(|backend| backend != "cpu")
+    }
+
     /// The model's name.
     #[must_use]
     pub fn name(&self) -> &str {

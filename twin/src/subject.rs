@@ -36,6 +36,17 @@ pub(crate) struct Micro {
     pub spread: bool,
 }
 
+/// Whether a command may be part of the kernel that makes what it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Rides {
+    /// It is a kernel of its own.
+    Alone,
+    /// It is a sum with a product, or appends what was rotated.
+    Along,
+    /// It is the activation of a product's halves.
+    Gated,
+}
+
 /// All that the price of a command depends on, but the machine and the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
@@ -73,6 +84,7 @@ pub(crate) struct Shape {
     pub gathered: u64,
     /// It decides which weights come next: nothing of them is prefetched before it.
     pub decides: bool,
+    pub rides: Rides,
     /// Bits of queries and of softmax terms.
     pub query_bits: u32,
     pub prob_bits: u32,
@@ -225,7 +237,10 @@ fn read(program: &Program, formats: &Formats) -> Subject {
     let mut index = HashMap::new();
     let (mut shapes, mut items, mut names) = (Vec::new(), Vec::new(), Vec::new());
     for (at, command) in commands.iter().enumerate() {
-        let shape = shape(program, formats, command, at >= tail, &mut flow);
+        let mut shape = shape(program, formats, command, at >= tail, &mut flow);
+        if let Some(before) = at.checked_sub(1).and_then(|before| commands.get(before)) {
+            shape.rides = rides(before, command);
+        }
         let number = *index.entry(shape).or_insert_with(|| {
             shapes.push(shape);
             shapes.len() as u32 - 1
@@ -366,6 +381,16 @@ impl Flow {
     }
 }
 
+fn rides(before: &Command, command: &Command) -> Rides {
+    match (before, command) {
+        (Command::Matvec { .. }, Command::Add { .. }) | (Command::Rope { .. }, Command::CacheAppend { .. }) => {
+            Rides::Along
+        }
+        (Command::Matvec { .. }, Command::Act { gated: true, .. }) => Rides::Gated,
+        _ => Rides::Alone,
+    }
+}
+
 fn bits(format: ActFormat) -> u32 {
     match format {
         ActFormat::OneLimb => 8,
@@ -403,6 +428,7 @@ fn shape(program: &Program, formats: &Formats, command: &Command, tail: bool, fl
         reduced,
         gathered,
         decides: matches!(command, Command::TopK { .. }),
+        rides: Rides::Alone,
         query_bits: if own { bits(numerics.queries) } else { 16 },
         prob_bits: if own { bits(numerics.probs) } else { 16 },
     };

@@ -6,7 +6,7 @@
 //! [`GatherRun`] sums the picks' results. Each gives its kernels as [`Job`]s.
 
 use super::Method;
-use super::device::{Gpu, GpuError};
+use super::device::{Gpu, GpuError, Kind};
 use super::job::Job;
 use super::matvec_text::{Ends, Gate, Place, Plan, Shape, source};
 use super::quantise::{DeviceActs, ROW_GROUP};
@@ -142,7 +142,7 @@ impl Array<'_> {
         let lanes = self.lanes.count() as u32;
         let fits = |size: &u32| size.is_multiple_of(lanes) && *size <= 128;
         match gpu.facts().subgroup_size().filter(fits) {
-            Some(size) if self.method == Method::Dp4a => subgroup_plan(gpu, size, lanes, layout, tile),
+            Some(size) if self.method == Method::Dp4a => subgroup_plan(gpu, size, lanes, layout, tokens),
             // Sixteen reads of the table a word: a text with several rows of them takes a driver long to compile.
             _ if self.method == Method::Lut => {
                 Plan { subgroup: None, rows: 1, unroll: 1, ahead: false, subgroups: 1, tokens: 1 }
@@ -333,18 +333,40 @@ fn fits(matrix: &DeviceMatrix, acts: &DeviceActs) -> Result<(), ShapeError> {
 
 /// Few registers, so that many subgroups are at work and hide memory's delay from one another. A workgroup of one
 /// subgroup ends when its rows do; with several token-rows it pays to have neighbours that use the same activations.
-fn subgroup_plan(gpu: &Gpu, size: u32, lanes: u32, layout: &MatrixLayout, tokens: u32) -> Plan {
+fn subgroup_plan(gpu: &Gpu, size: u32, lanes: u32, layout: &MatrixLayout, tokens: usize) -> Plan {
     let most = (gpu.limits().max_compute_invocations_per_workgroup.min(128) / size).max(1);
     let wide = size >= 32;
-    let (tokens, subgroups) = if tokens == 1 { (1, 1) } else { (tokens.min(if wide { 8 } else { 4 }), 4) };
+    let rows = (QUAD as u32).max(size / lanes);
+    let (tokens, subgroups) = if tokens == 1 {
+        (1, 1)
+    } else {
+        // Token-rows that share a reading follow one another. With few rows of a matrix it is better that more subgroups read
+        // the same, which a cache holds, than that some of the device has nothing to do.
+        let full = full(gpu);
+        let groups = |tile: u32| layout.rows().div_ceil(rows as usize) * tokens.div_ceil(tile as usize);
+        let mut tile = (tokens.next_power_of_two() as u32).min(if wide { 8 } else { 4 });
+        while tile > 1 && groups(tile) < full {
+            tile /= 2;
+        }
+        (tile, 4)
+    };
     // Few rows are few subgroups, which do not hide one another's waiting: each asks for its next blocks before it
     // multiplies these, for more of them where rows are long.
     let blocks = layout.blocks() as u32;
     let ahead = tokens == 1 && layout.rows() <= FEW_ROWS && blocks > size;
     let unroll = if ahead && blocks >= 8 * size { 2 } else { 1 };
     let subgroups = if ahead { 2 } else { subgroups };
-    let rows = (QUAD as u32).max(size / lanes);
     Plan { subgroup: Some(size), rows, unroll, ahead, subgroups: most.min(subgroups), tokens }
+}
+
+/// Subgroups that a device has work for: on one of 132 units the products of 896 rows with 16 token-rows take half the time
+/// with 3,584 of them, and nothing is gained above.
+fn full(gpu: &Gpu) -> usize {
+    match gpu.facts().kind {
+        Kind::Discrete => 3500,
+        Kind::Software => 0,
+        Kind::Integrated | Kind::Virtual | Kind::Other => 500,
+    }
 }
 
 /// Rows below which the largest devices are not full of subgroups.

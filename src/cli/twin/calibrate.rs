@@ -16,9 +16,9 @@ pub(super) struct Args {
     /// What `wordline bench --json` printed, for models of different sizes: reports, or lists of them
     #[arg(value_name = "BENCHFILE", required = true)]
     benches: Vec<PathBuf>,
-    /// The machine whose other knobs stay
-    #[arg(long, value_name = "NAME|FILE", default_value = "host")]
-    machine: String,
+    /// The machine whose other knobs stay; without it `host`, or `host-gpu` for reports of a graphics device
+    #[arg(long, value_name = "NAME|FILE")]
+    machine: Option<String>,
     /// Only decode steps of these batches; without it, all
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     batch: Vec<u64>,
@@ -65,7 +65,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         runs.extend(bench.runs(subject, |batch| args.batch.is_empty() || args.batch.contains(&batch)));
     }
     let knobs = MachineArgs { machine: None, set: args.set.clone(), devices: None, stages: None };
-    let base = knobs.apply(open_machine(&args.machine)?)?;
+    let own = if all.iter().all(Bench::on_device) { "host-gpu" } else { "host" };
+    let base = knobs.apply(open_machine(args.machine.as_deref().unwrap_or(own))?)?;
     let Calibration { machine, runs, median } =
         if args.check { wordline_twin::calibrate::check(&base, &runs)? } else { calibrate(&base, &runs)? };
     if let Some(path) = &args.output {

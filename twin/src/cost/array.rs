@@ -40,8 +40,16 @@ fn cycles(rates: &Rates<'_>, shape: &Shape, rows: f64, streams: f64) -> f64 {
     let padded = (rows / tile).ceil() * tile;
     let passes = (bits / at(Knob::ArrayBits)).ceil();
     let narrow = if 2.0 * bits <= at(Knob::ArrayBits) { at(Knob::Narrow) } else { 1.0 };
-    let work = tiles(outputs, at(Knob::LanesN)) * tiles(shape.inputs, at(Knob::LanesK)) * passes;
-    let lanes = padded * work / (at(Knob::MacsPerLane) * narrow * at(Knob::Utilisation));
+    let group = at(Knob::GroupRows);
+    let (turns, filled) = if group > 0.0 {
+        // Groups of token-rows fill the lanes beside the outputs; there are many small ones, so the last of them end together.
+        let groups = (padded / group).ceil().max(1.0);
+        (padded.min(group), (groups * outputs as f64 / at(Knob::LanesN)).max(1.0))
+    } else {
+        (padded, tiles(outputs, at(Knob::LanesN)))
+    };
+    let work = filled * tiles(shape.inputs, at(Knob::LanesK)) * passes;
+    let lanes = turns * work / (at(Knob::MacsPerLane) * narrow * at(Knob::Utilisation));
     let share = outputs as f64 / shape.outputs.max(1) as f64;
     let scale_lanes = at(Knob::ScaleLanes);
     let scales = if scale_lanes > 0.0 { rows * share * shape.scales as f64 / scale_lanes } else { 0.0 };

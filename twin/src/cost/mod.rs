@@ -11,7 +11,7 @@ mod vector;
 use crate::Load;
 use crate::format::Format;
 use crate::machine::{Curve, Knob, Machine, Traffic};
-use crate::subject::{Shape, Split, Subject};
+use crate::subject::{Rides, Shape, Split, Subject};
 use serde::Serialize;
 use std::ops::AddAssign;
 use wordline_ir::command::Unit;
@@ -175,14 +175,15 @@ impl<'a> Rates<'a> {
         self.traffic[Traffic::Weights as usize].0.min(self.bound)
     }
 
-    /// Cycles of the memory for one transfer, its latency apart.
-    fn transfer(&self, traffic: Traffic, bytes: u64) -> f64 {
+    /// Cycles of the memory for one transfer, its latency apart; `alone`: with its ramp.
+    fn transfer(&self, traffic: Traffic, bytes: u64, alone: bool) -> f64 {
         if bytes == 0 {
             return 0.0;
         }
         let (rate, ramp, curve) = self.traffic[traffic as usize];
         let bytes = bytes.checked_next_multiple_of(self.burst).unwrap_or(bytes) as f64;
         let stretched = curve.map_or(bytes, |c| c.stretched(bytes));
+        let ramp = if alone { ramp } else { 0.0 };
         ramp + (stretched / rate).max(bytes / self.bound)
     }
 }
@@ -221,6 +222,15 @@ pub(crate) fn cost(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Cost {
         Unit::Attend => attend::job(rates, rows, shape),
     };
     let n = rows.of(shape);
+    let alone = match shape.rides {
+        Rides::Alone => true,
+        Rides::Along => rates.at(Knob::Merge) < 1.0,
+        Rides::Gated => rates.at(Knob::Merge) < 2.0 || n > 1,
+    };
+    if !alone {
+        // Its few operations are done on what is at hand.
+        job.cycles = 0.0;
+    }
     // Plain tensors are read once, looked-up rows by each row.
     job.weights = job
         .weights
@@ -239,12 +249,13 @@ pub(crate) fn cost(rates: &Rates<'_>, rows: &Rows<'_>, shape: &Shape) -> Cost {
     };
     let (link, link_bytes) = exchange(rates, shape, n);
     moved.link = link_bytes;
-    let weight_stream = rates.transfer(Traffic::Weights, moved.weights);
-    let other = rates.transfer(Traffic::Kv, moved.kv) + rates.transfer(Traffic::State, moved.state);
-    let latency = if moved.memory() > 0 { rates.latency } else { 0.0 };
+    let transfer = |traffic, bytes| rates.transfer(traffic, bytes, alone);
+    let weight_stream = transfer(Traffic::Weights, moved.weights);
+    let other = transfer(Traffic::Kv, moved.kv) + transfer(Traffic::State, moved.state);
+    let latency = if alone && moved.memory() > 0 { rates.latency } else { 0.0 };
     let fixed = rates.at(Knob::WordCycles)
         + rates.at(Knob::BarrierCycles)
-        + rates.at(Knob::CommandUs) * rates.us
+        + if alone { rates.at(Knob::CommandUs) * rates.us } else { 0.0 }
         + if shape.unit == Unit::Array { rates.at(Knob::FillCycles) } else { 0.0 };
     Cost {
         fixed: whole(fixed),

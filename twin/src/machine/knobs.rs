@@ -108,6 +108,8 @@ knobs! {
         "rate on operands of half that width or less, against `array.bits`";
     RowTile "array.row_tile" "token-rows" Count Less (1.0, 65536.0) = 1.0,
         "token-rows that the array works on together: a step's rows are rounded up to a multiple";
+    GroupRows "array.group_rows" "token-rows" Count Neither (0.0, MANY) = 0.0,
+        "token-rows that lanes take one after the other, where further ones fill lanes beside the outputs; 0: all one after the other";
     StreamRows "array.stream_rows" "token-rows" Count More (0.0, MANY) = 0.0,
         "token-rows that share one stream of the weights; 0: all of a step's";
     Utilisation "array.utilisation" "share" Real More (1e-3, 1.0) = 1.0,
@@ -171,6 +173,8 @@ knobs! {
     BarrierCycles "sequencer.barrier_cycles" "cycles" Real Less (0.0, 1e7) = 8.0, "from a command's last result to the next one's start";
     CommandUs "sequencer.command_us" "us" Real Less (0.0, 1e6) = 0.0,
         "time of a command beyond its work: a kernel's launch and its ends, a program's dispatch to the tiles";
+    Merge "sequencer.merge" "0, 1 or 2" Count More (0.0, 2.0) = 0.0,
+        "what costs no `command_us` because it is part of the kernel before: 1, a sum with a product and the append of rotated keys; 2, a product's gated activation too, in a step of one row";
     Overlap "sequencer.overlap" "share" Real More (0.0, 1.0) = 1.0,
         "share of the shorter of a command's arithmetic and transfer that hides behind the longer; the rest is added";
     Prefetch "sequencer.prefetch" "0 or 1" Flag More (0.0, 1.0) = 0.0, "the next matrix may stream while commands run that leave the memory idle";

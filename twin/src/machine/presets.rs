@@ -12,7 +12,7 @@ pub const CLASSES: &[(&str, &str)] = files!("classes": "gpu" "soc" "fpga" "tiles
 /// Machines that come with the twin.
 pub const PRESETS: &[(&str, &str)] = files!("presets":
     "kv260" "u280" "vhk158" "vck190" "gb10" "jetson-thor" "wormhole-n150" "a100-80g" "h100-sxm" "h200" "mi300x"
-    "edge-asic" "host");
+    "edge-asic" "host" "host-gpu");
 
 /// Names of the presets.
 #[must_use]
