@@ -276,6 +276,20 @@ fn the_tools_run() {
     assert_eq!(of(&at("m.toml")), of("a100-80g"));
 }
 
+/// What one H200 measured, as `bench --json` printed it (keys that nothing reads are left out): six reports that the machine is
+/// fitted on, and nine of other shapes and contexts.
+#[test]
+fn runs_that_a_machine_was_not_fitted_on_are_predicted() {
+    let dir = TempDir::new().unwrap();
+    let fixture = |name: &str| root().join("tests/fixtures/bench").join(name).display().to_string();
+    let machine = dir.path().join("h200.toml").display().to_string();
+    run_json(&["twin", "calibrate", &fixture("h200-fit.json"), "-o", &machine, "--json"]);
+    let checked = run_json(&["twin", "calibrate", &fixture("h200-check.json"), "--machine", &machine, "--check", "--json"]);
+    assert_eq!(checked["runs"].as_array().unwrap().len(), 31);
+    let median = checked["median_error"].as_f64().unwrap();
+    assert!(median < 0.10, "{median}");
+}
+
 #[test]
 fn what_cannot_be_priced_is_refused_by_name() {
     let folder = TempDir::new().unwrap();

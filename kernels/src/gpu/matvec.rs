@@ -340,15 +340,8 @@ fn subgroup_plan(gpu: &Gpu, size: u32, lanes: u32, layout: &MatrixLayout, tokens
     let (tokens, subgroups) = if tokens == 1 {
         (1, 1)
     } else {
-        // Token-rows that share a reading follow one another. With few rows of a matrix it is better that more subgroups read
-        // the same, which a cache holds, than that some of the device has nothing to do.
-        let full = full(gpu);
-        let groups = |tile: u32| layout.rows().div_ceil(rows as usize) * tokens.div_ceil(tile as usize);
-        let mut tile = (tokens.next_power_of_two() as u32).min(if wide { 8 } else { 4 });
-        while tile > 1 && groups(tile) < full {
-            tile /= 2;
-        }
-        (tile, 4)
+        let groups = layout.rows().div_ceil(rows as usize);
+        (sharing(gpu.facts().kind, groups, tokens, if wide { 8 } else { 4 }), 4)
     };
     // Few rows are few subgroups, which do not hide one another's waiting: each asks for its next blocks before it
     // multiplies these, for more of them where rows are long.
@@ -359,14 +352,21 @@ fn subgroup_plan(gpu: &Gpu, size: u32, lanes: u32, layout: &MatrixLayout, tokens
     Plan { subgroup: Some(size), rows, unroll, ahead, subgroups: most.min(subgroups), tokens }
 }
 
-/// Subgroups that a device has work for: on one of 132 units the products of 896 rows with 16 token-rows take half the time
-/// with 3,584 of them, and nothing is gained above.
-fn full(gpu: &Gpu) -> usize {
-    match gpu.facts().kind {
+/// Token-rows that share one reading of the weights, at most `most`, where a matrix has `groups` groups of rows: they follow one
+/// another, so with few groups it is better that more subgroups read the same, which a cache holds, than that some of the
+/// device has nothing to do. On one of 132 units the products of 896 rows with 16 token-rows take half the time with 3,584
+/// subgroups, and nothing is gained above.
+fn sharing(kind: Kind, groups: usize, tokens: usize, most: u32) -> u32 {
+    let full = match kind {
         Kind::Discrete => 3500,
         Kind::Software => 0,
         Kind::Integrated | Kind::Virtual | Kind::Other => 500,
+    };
+    let mut tile = (tokens.next_power_of_two() as u32).min(most);
+    while tile > 1 && groups * tokens.div_ceil(tile as usize) < full {
+        tile /= 2;
     }
+    tile
 }
 
 /// Rows below which the largest devices are not full of subgroups.
@@ -408,3 +408,24 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   y[id.y * params.rows + id.x] = sum;
 }
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rows_of_a_matrix_are_read_by_more_subgroups() {
+        for (kind, groups, tokens, shared) in [
+            (Kind::Discrete, 224, 4, 1),
+            (Kind::Discrete, 224, 16, 1),
+            (Kind::Discrete, 224, 64, 4),
+            (Kind::Discrete, 2432, 4, 2),
+            (Kind::Discrete, 2432, 16, 8),
+            (Kind::Discrete, 32_064, 3, 4),
+            (Kind::Integrated, 224, 16, 4),
+            (Kind::Software, 1, 16, 8),
+        ] {
+            assert_eq!(sharing(kind, groups, tokens, 8), shared, "{kind} {groups} {tokens}");
+        }
+    }
+}

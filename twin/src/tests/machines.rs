@@ -1,7 +1,8 @@
 //! Machine files: presets, what a file may say, and what is refused.
 
+use super::specs::SMALL;
 use crate::machine::{CLASSES, KNOBS, Knob, PRESETS, Provenance};
-use crate::{Machine, MachineError};
+use crate::{Formats, Load, Logits, Machine, MachineError, Subject, price};
 use std::collections::BTreeSet;
 
 #[test]
@@ -98,4 +99,52 @@ fn a_machine_like_another_changes_what_it_names() {
         assert_eq!(machine.get(info.knob), other.get(info.knob), "{}", info.name);
     }
     assert!(matches!(Machine::parse("like = \"a100-80g\"\nclass = \"cpu\""), Err(MachineError::Form { .. })));
+}
+
+#[test]
+fn a_command_that_merges_costs_no_launch_and_no_ramp() {
+    let subject = Subject::new(&SMALL.program(), &Formats::engine()).unwrap();
+    let us = |merge: f64, sequences: u64| {
+        let mut machine = Machine::preset("host-gpu").unwrap();
+        let settings = [
+            (Knob::Merge, merge),
+            // A launch is far longer than anything else.
+            (Knob::CommandUs, 1000.0),
+            (Knob::VectorLatency, 0.0),
+            (Knob::WeightsRamp, 0.0),
+        ];
+        settings.into_iter().for_each(|(knob, value)| machine.set(knob, value, Provenance::Guessed).unwrap());
+        price(&subject, &machine, &Load::even(sequences, 1, 8, Logits::Last).unwrap()).unwrap().seconds(&machine) * 1e6
+    };
+    // A layer has two sums with a product and one append; its one activation merges in a step of one row alone.
+    let layers = SMALL.layers as f64;
+    for (sequences, activations) in [(1, layers), (2, 0.0)] {
+        let [none, sums, all] = [0.0, 1.0, 2.0].map(|merge| us(merge, sequences));
+        assert!(((none - sums) / 1000.0 - 3.0 * layers).abs() < 0.1, "{none} {sums}");
+        assert!(((sums - all) / 1000.0 - activations).abs() < 0.1, "{sums} {all}");
+    }
+}
+
+#[test]
+fn groups_of_token_rows_fill_the_lanes_that_outputs_leave() {
+    let subject = Subject::new(&SMALL.program(), &Formats::engine()).unwrap();
+    let compute = |group: f64, rows: u64| {
+        let mut machine = Machine::preset("host-gpu").unwrap();
+        // More lanes than any matrix has outputs, and nothing but the array takes time.
+        let settings = [
+            (Knob::GroupRows, group),
+            (Knob::LanesN, 1e6),
+            (Knob::MacsPerLane, 1e-6),
+            (Knob::Overlap, 1.0),
+            (Knob::CommandUs, 0.0),
+            (Knob::VectorLatency, 0.0),
+        ];
+        settings.into_iter().for_each(|(knob, value)| machine.set(knob, value, Provenance::Guessed).unwrap());
+        price(&subject, &machine, &Load::even(rows, 1, 8, Logits::All).unwrap()).unwrap().seconds(&machine)
+    };
+    let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 0.02, "{a} {b}");
+    // One after the other, sixteen rows take sixteen times as long; in groups of four, as long as four.
+    near(compute(0.0, 16), 16.0 * compute(0.0, 1));
+    near(compute(4.0, 16), 4.0 * compute(0.0, 1));
+    near(compute(1.0, 16), compute(0.0, 1));
 }
