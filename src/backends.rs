@@ -1,9 +1,11 @@
 //! `Backend`: what an engine's commands run on, by the command line's choice.
 
+#[cfg(feature = "gpu")]
+use std::path::Path;
 use std::sync::Arc;
 use wordline_engine::{Capacity, EngineModel, Image, Kernels, ModelError, Sequencer};
 #[cfg(feature = "gpu")]
-use wordline_kernels::gpu::{Choice, Gpu, GpuError, Method};
+use wordline_kernels::gpu::{Choice, Gpu, GpuError, Kind, Method};
 
 /// What runs the units. Every backend gives the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,17 @@ impl Backend {
             Backend::Dp4a => "dp4a",
             Backend::Lut => "lut",
         }
+    }
+
+    /// What computes fastest here: a graphics device with memory of its own, by packed dot products; without one the processor,
+    /// whose memory the others share. No device is opened, and no driver loaded where the system has no device.
+    #[must_use]
+    pub fn best() -> Self {
+        #[cfg(feature = "gpu")]
+        if has_device(Path::new("/dev")) && Gpu::list().first().is_some_and(|facts| facts.kind == Kind::Discrete) {
+            return Backend::Dp4a;
+        }
+        Backend::Cpu
     }
 
     /// Open the device, if it takes one; once in a process.
@@ -102,6 +115,18 @@ impl Backend {
     }
 }
 
+/// Whether the system has the node of a graphics device under this folder; where devices have no nodes, they may be there.
+/// Looking is free, while drivers that are loaded without a device say so on standard error.
+#[cfg(feature = "gpu")]
+fn has_device(nodes: &Path) -> bool {
+    let renders = |folder: std::fs::ReadDir| {
+        folder.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
+    };
+    !cfg!(target_os = "linux")
+        || ["nvidiactl", "dxg"].iter().any(|node| nodes.join(node).exists())
+        || std::fs::read_dir(nodes.join("dri")).is_ok_and(renders)
+}
+
 /// The device of this process.
 ///
 /// # Errors
@@ -110,4 +135,24 @@ impl Backend {
 pub fn device() -> Result<Gpu, GpuError> {
     static DEVICE: std::sync::OnceLock<Result<Gpu, GpuError>> = std::sync::OnceLock::new();
     DEVICE.get_or_init(|| Gpu::open(&Choice::Best)).clone()
+}
+
+#[cfg(all(test, feature = "gpu", target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_a_node() {
+        let nodes = tempfile::tempdir().unwrap();
+        let create = |name: &str| std::fs::write(nodes.path().join(name), "").unwrap();
+        std::fs::create_dir(nodes.path().join("dri")).unwrap();
+        create("dri/card0");
+        create("null");
+        assert!(!has_device(nodes.path()) && !has_device(&nodes.path().join("none")));
+        create("dri/renderD128");
+        assert!(has_device(nodes.path()));
+        std::fs::remove_dir_all(nodes.path().join("dri")).unwrap();
+        create("nvidiactl");
+        assert!(has_device(nodes.path()));
+    }
 }

@@ -284,7 +284,8 @@ fn runs_that_a_machine_was_not_fitted_on_are_predicted() {
     let fixture = |name: &str| root().join("tests/fixtures/bench").join(name).display().to_string();
     let machine = dir.path().join("h200.toml").display().to_string();
     run_json(&["twin", "calibrate", &fixture("h200-fit.json"), "-o", &machine, "--json"]);
-    let checked = run_json(&["twin", "calibrate", &fixture("h200-check.json"), "--machine", &machine, "--check", "--json"]);
+    let checked =
+        run_json(&["twin", "calibrate", &fixture("h200-check.json"), "--machine", &machine, "--check", "--json"]);
     assert_eq!(checked["runs"].as_array().unwrap().len(), 31);
     let median = checked["median_error"].as_f64().unwrap();
     assert!(median < 0.10, "{median}");

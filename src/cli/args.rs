@@ -151,7 +151,7 @@ impl LimbArgs {
 /// A backend of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
-    /// The processor; a graphics device is used where it is asked for
+    /// A graphics device with memory of its own where there is one, else the processor
     Auto,
     /// The processor
     Cpu,
@@ -164,7 +164,8 @@ pub(super) enum Backend {
 impl Backend {
     fn chosen(self) -> backends::Backend {
         match self {
-            Backend::Auto | Backend::Cpu => backends::Backend::Cpu,
+            Backend::Auto => backends::Backend::best(),
+            Backend::Cpu => backends::Backend::Cpu,
             Backend::Lut => backends::Backend::Lut,
             Backend::Dp4a => backends::Backend::Dp4a,
         }
@@ -189,9 +190,15 @@ pub(super) struct EngineArgs {
 impl EngineArgs {
     /// Refuse a backend that this build does not have; otherwise everything that engines are made with but the model.
     pub(super) fn prepare(&self) -> Result<Prepared, Failure> {
-        let backend = self.backend.chosen();
-        let hint = "use --backend cpu; every backend gives the same bits";
-        backend.open().map_err(|e| Failure::refused(super::failure::chain(&e)).hint(hint))?;
+        let mut backend = self.backend.chosen();
+        if let Err(error) = backend.open() {
+            let why = super::failure::chain(&error);
+            if self.backend != Backend::Auto {
+                return Err(Failure::refused(why).hint("use --backend cpu; every backend gives the same bits"));
+            }
+            out::note(&format!("note: {why}; the processor computes"));
+            backend = backends::Backend::Cpu;
+        }
         let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = self.threads.map_or_else(processors, NonZeroUsize::get);
         let cache = if self.no_cache { None } else { ImageCache::of_user() };

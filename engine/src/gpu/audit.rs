@@ -8,10 +8,11 @@
 //! A command is looked at over few rows, for the mirror is slow: products over some tiles of one row, attention over one row,
 //! what carries a state over the rows of one sequence.
 
-use super::device::{Device, DeviceError, StepFault, Weight};
+use super::device::{Device, DeviceError, StepFault};
 use super::plan::{Key, Mark};
 use super::recorded::Recorded;
 use super::state::read;
+use super::weights::Weight;
 use crate::image::Image;
 use crate::int8::{Formats, Int8Units, Kernels, LayerContent};
 use crate::sequencer::Sequencer;

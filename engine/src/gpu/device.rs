@@ -4,26 +4,26 @@ use super::audit::{Auditor, Rows};
 use super::plan::{Key, Plan, PlanError};
 use super::recorded::Recorded;
 use super::state::{StateError, States, read};
+use super::weights::{Weight, check, upload};
 use crate::image::{Image, ImageError};
 use crate::int8::Formats;
 use crate::model::ModelError;
 use crate::ropes::RopeTables;
 use crate::sequencer::Sequencer;
 use crate::state::Capacity;
-use crate::units::{Counters, Failure, StepRow, UnitError};
+use crate::units::{Failure, StepRow, UnitError};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use wordline_ir::command::Role;
 use wordline_ir::state::state_layout;
 use wordline_ir::{Command, RopeId, Slot, TensorId};
-use wordline_kernels::attend::{Attend, CacheLayout};
 use wordline_kernels::gate::UnitsError;
 use wordline_kernels::gpu::attend::SHORT;
 use wordline_kernels::gpu::profile::Profile;
 use wordline_kernels::gpu::quantise::DeviceActs;
 use wordline_kernels::gpu::record::{ReadBack, encode_cleared};
-use wordline_kernels::gpu::weights::{DeviceMatrix, UploadError};
+use wordline_kernels::gpu::weights::UploadError;
 use wordline_kernels::gpu::wgsl::{NO_FAULT, STEP_HEADER, STEP_ROW, StepRowWords, step_words};
 use wordline_kernels::gpu::{Gpu, GpuError, Method, Region, Staging};
 use wordline_kernels::tables::MulTable;
@@ -34,12 +34,6 @@ const PASS: usize = 64;
 const PLANS: usize = 8;
 /// Positions that rotary tables begin with.
 const ROTARY: usize = 512;
-
-/// A tensor in device memory.
-pub(super) enum Weight {
-    Matrix(DeviceMatrix),
-    Plain(Region),
-}
 
 /// A program on a device.
 pub(super) struct Device {
@@ -398,43 +392,6 @@ impl Device {
         Ok(Some(OperandValues { values, rows: operand.rows, picks: bytemuck::pod_collect_to_vec(&picks) }))
     }
 
-    /// Count what a command of a step has moved and multiplied, as the processor's units do; every pick of a routed
-    /// command streams its expert.
-    pub(super) fn count(&self, op: &Recorded, n: usize, rows: &[StepRow], counters: &mut Counters) {
-        let matrix = |id: TensorId| match self.weight(id) {
-            Some(Weight::Matrix(matrix)) => Some(matrix.layout()),
-            _ => None,
-        };
-        match op {
-            Recorded::Matvec(op) => {
-                let Some(layout) = matrix(op.weight) else { return };
-                counters.matrix(layout.rows() * layout.cols(), layout.bytes(), n, op.head);
-            }
-            Recorded::RoutedMatvec(op) => {
-                let Some(layout) = matrix(op.stack) else { return };
-                let picks = n * op.k;
-                counters.routed(picks * layout.rows() * layout.cols(), picks * layout.bytes(), n);
-            }
-            Recorded::CacheAppend(op) => {
-                let layout = self.states.layers[op.layer].cache.as_ref().map(|cache| cache.layout);
-                counters.cache_bytes += layout.map_or(0, |layout| n * layout.position_bytes()) as u64;
-            }
-            Recorded::Attend(op) => {
-                let Formats { queries, probs, lanes, .. } = self.formats;
-                let attend = Attend { window: op.window, cap: op.cap, queries, probs, lanes };
-                let layout = self.states.layers[op.layer].cache.as_ref().map(|cache| cache.layout);
-                let read =
-                    |layout: CacheLayout| rows.iter().map(|r| attend.bytes_read(&layout, r.position)).sum::<usize>();
-                counters.cache_bytes += layout.map_or(0, read) as u64;
-            }
-            Recorded::Conv(op) => counters.state_bytes += (n * 4 * op.channels * op.taps) as u64,
-            Recorded::Delta(op) => {
-                counters.state_bytes += 2 * (n * op.value_heads * op.key_dim * op.value_dim * 4) as u64;
-            }
-            _ => {}
-        }
-    }
-
     fn run_rows(
         &mut self,
         step: &Step,
@@ -694,26 +651,4 @@ fn words(rows: &[StepRow], picked: &[usize]) -> Vec<StepRowWords> {
         });
     }
     words
-}
-
-/// Hold all of a matrix to its digest, so that no step waits for that: a digest of one row's chunk takes longer than a
-/// kernel of the whole matrix.
-fn check(image: &Image, id: TensorId) -> Result<(), ImageError> {
-    image.matrix(id).map_or(Ok(()), |matrix| image.touch(id, 0..matrix.layout().tiles()))
-}
-
-fn upload(gpu: &Gpu, image: &Image, id: TensorId, role: Role) -> Result<Weight, DeviceError> {
-    let what = format!("tensor {}", id.index());
-    if role == Role::Plain {
-        return Ok(Weight::Plain(gpu.upload(&what, bytemuck::cast_slice(image.plain(id)))?));
-    }
-    if let Some(matrix) = image.matrix(id) {
-        image.touch(id, 0..matrix.layout().tiles())?;
-        return Ok(Weight::Matrix(DeviceMatrix::matrix(gpu, &what, matrix)?));
-    }
-    if let Some(stack) = image.stack(id) {
-        image.touch(id, 0..stack.layout().tiles())?;
-        return Ok(Weight::Matrix(DeviceMatrix::stack(gpu, &what, stack)?));
-    }
-    Ok(Weight::Plain(gpu.upload(&what, &[])?))
 }

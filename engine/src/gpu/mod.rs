@@ -5,11 +5,13 @@
 //! again, then the step, and a notice says so. The bits are the same on all.
 
 mod audit;
+mod count;
 mod device;
 mod fault;
 mod plan;
 mod recorded;
 mod state;
+mod weights;
 
 pub use device::DeviceError;
 

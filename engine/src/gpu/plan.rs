@@ -9,8 +9,9 @@
 //! keys are appended where they are rotated. Only the very next command is looked at: a command in between that fails would
 //! have to fail first.
 
-use super::device::{Device, Weight};
+use super::device::Device;
 use super::recorded::Recorded;
+use super::weights::Weight;
 use crate::units::{self, UnitError};
 use std::collections::HashMap;
 use wordline_ir::spec::NormKind;
