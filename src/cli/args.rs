@@ -196,7 +196,7 @@ impl EngineArgs {
             if self.backend != Backend::Auto {
                 return Err(Failure::refused(why).hint("use --backend cpu; every backend gives the same bits"));
             }
-            out::note(&format!("note: {why}; the processor computes"));
+            out::note(format!("note: {why}; the processor computes"));
             backend = backends::Backend::Cpu;
         }
         let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
