@@ -381,6 +381,7 @@ impl Flow {
     }
 }
 
+/// By the command before it: what an engine's kernels on a graphics device merge (docs/gpu.md).
 fn rides(before: &Command, command: &Command) -> Rides {
     match (before, command) {
         (Command::Matvec { .. }, Command::Add { .. }) | (Command::Rope { .. }, Command::CacheAppend { .. }) => {
