@@ -5,7 +5,9 @@
 
 use super::limit::{Limit, LimitError};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::hint::black_box;
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 use wordline_engine::team::Team;
 use wordline_kernels::format::{Lanes, Limbs};
@@ -61,8 +63,8 @@ struct Share {
     matrix: Vec<u8>,
     acts: Acts,
     out: Vec<f32>,
-    /// How long its products of the last pass took.
-    took: Duration,
+    /// Who made its products of the last pass, and how long that took.
+    last: Option<(ThreadId, Duration)>,
 }
 
 /// The array unit on operands in the first cache.
@@ -107,7 +109,7 @@ impl<'a> ArrayRate<'a> {
             }
             let mut acts = Acts::new();
             acts.quantise(units, &values[..tokens * cols], cols, tokens, cols, limbs)?;
-            let mut share = Share { matrix, acts, out: vec![0.0; tokens * rows], took: PASS };
+            let mut share = Share { matrix, acts, out: vec![0.0; tokens * rows], last: None };
             // What is multiplied once is multiplied the same way ever after.
             share.multiply(units, layout, lanes)?;
             shares.push(share);
@@ -130,7 +132,7 @@ impl<'a> ArrayRate<'a> {
                 for _ in 0..*repeats {
                     let _ = share.multiply(units, *layout, *lanes);
                 }
-                share.took = start.elapsed();
+                share.last = Some((std::thread::current().id(), start.elapsed()));
             }
         });
         start.elapsed()
@@ -144,11 +146,17 @@ impl ArrayRate<'_> {
     }
 
     /// The sum of what each thread does: in a step threads take work as they are free, so one that the machine holds up does not
-    /// hold up the others.
+    /// hold up the others. A thread that took several shares made them one after the other.
     fn rate(&mut self) -> f64 {
         self.timed();
         let each = (self.repeats * self.limbs * self.gemm.macs()) as f64;
-        self.shares.iter().map(|share| each / share.took.as_secs_f64().max(1e-9)).sum()
+        let mut threads: HashMap<ThreadId, (f64, f64)> = HashMap::new();
+        for (thread, took) in self.shares.iter().filter_map(|share| share.last) {
+            let (done, seconds) = threads.entry(thread).or_default();
+            *done += each;
+            *seconds += took.as_secs_f64();
+        }
+        threads.values().map(|(done, seconds)| done / seconds.max(1e-9)).sum()
     }
 }
 
