@@ -276,19 +276,21 @@ fn the_tools_run() {
     assert_eq!(of(&at("m.toml")), of("a100-80g"));
 }
 
-/// What one H200 measured, as `bench --json` printed it (keys that nothing reads are left out): six reports that the machine is
-/// fitted on, and nine of other shapes and contexts.
+/// What one H200 and two threads of one processor measured, as `bench --json` printed it (keys that nothing reads are left out):
+/// reports that the machine is fitted on, and those of other shapes and contexts, with the steps that they hold.
 #[test]
 fn runs_that_a_machine_was_not_fitted_on_are_predicted() {
     let dir = TempDir::new().unwrap();
-    let fixture = |name: &str| root().join("tests/fixtures/bench").join(name).display().to_string();
-    let machine = dir.path().join("h200.toml").display().to_string();
-    run_json(&["twin", "calibrate", &fixture("h200-fit.json"), "-o", &machine, "--json"]);
-    let checked =
-        run_json(&["twin", "calibrate", &fixture("h200-check.json"), "--machine", &machine, "--check", "--json"]);
-    assert_eq!(checked["runs"].as_array().unwrap().len(), 31);
-    let median = checked["median_error"].as_f64().unwrap();
-    assert!(median < 0.10, "{median}");
+    let fixture = |name: String| root().join("tests/fixtures/bench").join(name).display().to_string();
+    for (device, steps) in [("h200", 31), ("cpu", 24)] {
+        let machine = dir.path().join(device).with_extension("toml").display().to_string();
+        run_json(&["twin", "calibrate", &fixture(format!("{device}-fit.json")), "-o", &machine, "--json"]);
+        let held_back = fixture(format!("{device}-check.json"));
+        let checked = run_json(&["twin", "calibrate", &held_back, "--machine", &machine, "--check", "--json"]);
+        assert_eq!(checked["runs"].as_array().unwrap().len(), steps);
+        let median = checked["median_error"].as_f64().unwrap();
+        assert!(median < 0.10, "{device}: {median}");
+    }
 }
 
 #[test]
