@@ -8,10 +8,12 @@
 //! A command is looked at over few rows, for the mirror is slow: products over some tiles of one row, attention over one row,
 //! what carries a state over the rows of one sequence.
 
-use super::device::{Device, DeviceError, StepFault};
-use super::plan::{Key, Mark};
+use super::device::Device;
+use super::error::DeviceError;
+use super::plan::{Key, Mark, Plan};
 use super::recorded::Recorded;
 use super::state::read;
+use super::step::StepFault;
 use super::weights::Weight;
 use crate::image::Image;
 use crate::int8::{Formats, Int8Units, Kernels, LayerContent};
@@ -297,19 +299,16 @@ impl Auditor {
         }
         Ok(None)
     }
-}
 
-impl Device {
     /// Run a pass with these of its commands looked at; what is read back at its end is recorded in the last submission.
-    pub(super) fn run_audited(
-        &self,
-        auditor: &mut Auditor,
-        at: usize,
+    pub(super) fn run(
+        &mut self,
+        device: &Device,
+        plan: &Plan,
         chosen: &[usize],
         of: &Rows<'_>,
         submit: &dyn Fn(std::ops::Range<usize>, bool) -> Result<(), GpuError>,
     ) -> Result<(), StepFault> {
-        let plan = self.plan_at(at);
         let of_place = |a: &usize, b: &usize| match (plan.marks.get(*a), plan.marks.get(*b)) {
             (Some(a), Some(b)) => a.dispatches == b.dispatches,
             _ => false,
@@ -322,7 +321,7 @@ impl Device {
             let mut all = Vec::with_capacity(together.len());
             for &index in together {
                 let Some(op) = plan.key.ops.get(index) else { continue };
-                all.extend(auditor.given(self, op, index, mark, of)?.map(|given| (index, op, given)));
+                all.extend(self.given(device, op, index, mark, of)?.map(|given| (index, op, given)));
             }
             submit(mark.dispatches.clone(), false)?;
             done = mark.dispatches.end;
@@ -330,13 +329,13 @@ impl Device {
                 // What the command before it in the same kernel has made was not there before the kernel.
                 let made = index.checked_sub(1).filter(|before| plan.marks.get(*before) == Some(mark));
                 if let Some(before) = made.and_then(|before| plan.key.ops.get(before)) {
-                    auditor.given_after(self, before, mark, &mut given)?;
+                    self.given_after(device, before, mark, &mut given)?;
                 }
-                let sequence = self.sequence_of(of, index, &given.at);
-                let Some(differs) = auditor.check(self, op, mark, &given, sequence)? else { continue };
+                let sequence = sequence_of(of, index, &given.at);
+                let Some(differs) = self.check(device, op, mark, &given, sequence)? else { continue };
                 // After a command that failed the others write nothing: that is no difference.
-                if !self.faulted()? {
-                    let (mnemonic, layer) = auditor.name(index);
+                if !device.faulted()? {
+                    let (mnemonic, layer) = self.name(index);
                     let place =
                         if layer == LayerId::OUTSIDE { String::new() } else { format!(" of layer {}", layer.0) };
                     return Err(StepFault::Device(format!("audit: command {index}, {mnemonic}{place}: {differs}")));
@@ -346,9 +345,9 @@ impl Device {
         submit(done..plan.dispatches.len(), true)?;
         Ok(())
     }
+}
 
-    fn sequence_of(&self, of: &Rows<'_>, index: usize, at: &[usize]) -> usize {
-        let row = |at: usize| if index >= of.body { of.tail[at] } else { at };
-        at.first().map_or(0, |at| of.rows[row(*at)].sequence)
-    }
+fn sequence_of(of: &Rows<'_>, index: usize, at: &[usize]) -> usize {
+    let row = |at: usize| if index >= of.body { of.tail[at] } else { at };
+    at.first().map_or(0, |at| of.rows[row(*at)].sequence)
 }

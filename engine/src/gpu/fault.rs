@@ -1,7 +1,8 @@
 //! Why a command failed on a device: the operand, read back, goes through the processor's own quantiser, whose error it is.
 
-use super::device::{Device, OperandValues};
+use super::device::Device;
 use super::recorded::Recorded;
+use super::step::OperandValues;
 use crate::image::Image;
 use crate::int8::Kernels;
 use crate::units::{self, UnitError};

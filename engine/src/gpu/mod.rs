@@ -7,13 +7,16 @@
 mod audit;
 mod count;
 mod device;
+mod error;
 mod fault;
 mod plan;
 mod recorded;
+mod runner;
 mod state;
+mod step;
 mod weights;
 
-pub use device::DeviceError;
+pub use error::DeviceError;
 
 use crate::image::{Image, stored};
 use crate::int8::{Formats, Int8Units, Kernels};
@@ -22,19 +25,22 @@ use crate::sequencer::Sequencer;
 use crate::state::Capacity;
 use crate::team::Team;
 use crate::units::{self, Counters, DeviceTime, DeviceTimes, Failure, StepRow, UnitError, Units};
-use device::{Device, Step, StepFault};
+use audit::Auditor;
+use device::Device;
 use recorded::{Recorded, record_all};
+use runner::Runner;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use wordline_ir::Slot;
+use step::{Step, StepFault};
+use wordline_ir::{Ends, Slot};
 use wordline_kernels::gpu::floats;
 use wordline_kernels::gpu::profile::{KindTime, Profile};
 use wordline_kernels::gpu::{Gpu, Method};
 
 /// What computes.
 enum Active {
-    Device(Box<Device>),
+    Device(Box<Runner>),
     Cpu(Box<Int8Units>),
 }
 
@@ -112,7 +118,7 @@ impl GpuUnits {
     #[must_use]
     pub fn backend(&self) -> &'static str {
         match &self.active {
-            Active::Device(device) => device.method.name(),
+            Active::Device(runner) => runner.device.method.name(),
             Active::Cpu(_) => "cpu",
         }
     }
@@ -194,8 +200,8 @@ impl GpuUnits {
                 Err(StepFault::Command { command, first_row, operand }) => {
                     let op = self.step.ops.get(command);
                     let source = match (&self.active, op, operand) {
-                        (Active::Device(device), Some(op), Some(operand)) => {
-                            fault::reason(&self.kernels, device, &self.image, op, first_row, &operand)
+                        (Active::Device(runner), Some(op), Some(operand)) => {
+                            fault::reason(&self.kernels, &runner.device, &self.image, op, first_row, &operand)
                         }
                         _ => None,
                     };
@@ -212,12 +218,12 @@ impl GpuUnits {
 
     /// Count what the step has moved; units on the processor count for themselves.
     fn count(&mut self) {
-        let Active::Device(device) = &self.active else { return };
+        let Active::Device(runner) = &self.active else { return };
         let rows = self.step.rows.len();
         let kept = self.step.kept.as_ref().map_or(0, Vec::len);
         for (index, op) in self.step.ops.iter().enumerate() {
             let n = if index < self.step.body { rows } else { kept };
-            device.count(op, n, &self.step.rows, &mut self.counters);
+            runner.device.count(op, n, &self.step.rows, &mut self.counters);
         }
     }
 }
@@ -237,7 +243,7 @@ impl Make<'_> {
         while let Some(method) = methods.pop() {
             let next = methods.last().map_or("cpu", |m| m.name());
             match self.device(gpu, method) {
-                Ok(device) => return Ok(Active::Device(Box::new(device))),
+                Ok(runner) => return Ok(Active::Device(Box::new(runner))),
                 Err(why) => notices.push(format!("{method}: {why}; {next} computes")),
             }
         }
@@ -246,28 +252,30 @@ impl Make<'_> {
         Ok(Active::Cpu(Box::new(units)))
     }
 
-    fn device(&self, gpu: &Gpu, method: Method) -> Result<Device, String> {
+    fn device(&self, gpu: &Gpu, method: Method) -> Result<Runner, String> {
         let products = self.kernels.array.table();
         let program = self.sequencer.program();
         let lanes = Formats::of(program).map_err(|e| e.to_string())?.lanes;
         floats::gated(gpu, method, lanes, stored(program.identity.numerics.weights), products)
             .map_err(|e| e.to_string())?;
-        Device::new(gpu.clone(), method, self.sequencer, Arc::clone(self.image), self.capacity, products)
-            .map_err(|e| e.to_string())
+        let device = Device::new(gpu.clone(), method, program, Arc::clone(self.image), self.capacity, products)
+            .map_err(|e| e.to_string())?;
+        let auditor = Auditor::new(self.sequencer, self.capacity, self.image).map_err(|e| e.to_string())?;
+        Ok(Runner::new(device, auditor, Ends::of(program).reads_out))
     }
 }
 
 impl Active {
     fn open(&mut self, sequence: usize) {
         match self {
-            Active::Device(device) => device.open(sequence),
+            Active::Device(runner) => runner.open(sequence),
             Active::Cpu(units) => units.open(sequence),
         }
     }
 
     fn run(&mut self, step: &Step, old: HashMap<Slot, Vec<f32>>) -> Result<HashMap<Slot, Vec<f32>>, StepFault> {
         match self {
-            Active::Device(device) => device.run(step, old),
+            Active::Device(runner) => runner.run(step, old),
             Active::Cpu(units) => {
                 units.begin(&step.rows);
                 if let Some(hidden) = &step.hidden {
@@ -301,12 +309,12 @@ impl Units for GpuUnits {
     }
 
     fn slot(&mut self, slot: Slot) -> &[f32] {
-        let device = match &mut self.active {
+        let runner = match &mut self.active {
             Active::Cpu(units) => return units.slot(slot),
-            Active::Device(device) => device,
+            Active::Device(runner) => runner,
         };
         if let Entry::Vacant(free) = self.slots.entry(slot) {
-            match device.slot(slot) {
+            match runner.slot(slot) {
                 Ok(values) => {
                     free.insert(values);
                 }
@@ -348,20 +356,20 @@ impl Units for GpuUnits {
 
     fn form(&self) -> &'static str {
         match &self.active {
-            Active::Device(device) => device.method.name(),
+            Active::Device(runner) => runner.device.method.name(),
             Active::Cpu(units) => units.form(),
         }
     }
 
     fn profile(&mut self, on: bool) {
-        if let Active::Device(device) = &mut self.active {
-            device.profile = on.then(Profile::default);
+        if let Active::Device(runner) = &mut self.active {
+            runner.profile = on.then(Profile::default);
         }
     }
 
     fn device_times(&self) -> Option<DeviceTimes> {
-        let Active::Device(device) = &self.active else { return None };
-        let profile = device.profile.as_ref();
+        let Active::Device(runner) = &self.active else { return None };
+        let profile = runner.profile.as_ref();
         let steps = profile.map_or(0, Profile::steps);
         let kind = |of: KindTime| DeviceTime {
             kind: of.kind,
@@ -369,7 +377,7 @@ impl Units for GpuUnits {
             microseconds: 1e6 * of.time.as_secs_f64() / steps.max(1) as f64,
         };
         let kinds = profile.into_iter().flat_map(Profile::kinds).map(kind).collect();
-        Some(DeviceTimes { dispatches: device.dispatches(), steps, kinds })
+        Some(DeviceTimes { dispatches: runner.dispatches(), steps, kinds })
     }
 
     fn notices(&mut self) -> Vec<String> {
@@ -384,7 +392,7 @@ impl Units for GpuUnits {
         match &self.active {
             Active::Cpu(units) => units.state_bits(sequence),
             // A device that is lost holds nothing that equals anything.
-            Active::Device(device) => device.state_bits(sequence).unwrap_or_default(),
+            Active::Device(runner) => runner.device.state_bits(sequence).unwrap_or_default(),
         }
     }
 

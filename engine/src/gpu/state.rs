@@ -1,5 +1,6 @@
 //! What sequences keep in device memory: caches in banks, rings, memories, a place for each sequence.
 
+use super::error::DeviceError;
 use crate::int8::LayerContent;
 use crate::state::Capacity;
 use wordline_ir::state::LayerState;
@@ -232,6 +233,15 @@ pub(super) enum StateError {
     Cache(#[from] CacheError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
+}
+
+impl From<StateError> for DeviceError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Cache(e) => DeviceError::Model(e.into()),
+            StateError::Gpu(e) => DeviceError::Gpu(e),
+        }
+    }
 }
 
 /// Most bytes of a bank.

@@ -1,6 +1,6 @@
 //! A program's tensors in device memory.
 
-use super::device::DeviceError;
+use super::error::DeviceError;
 use crate::image::{Image, ImageError};
 use wordline_ir::TensorId;
 use wordline_ir::command::Role;
