@@ -12,6 +12,7 @@ use crate::model::{Model, ModelFileError};
 use crate::tokenizer::TokenizerError;
 use clap::{Args, ValueEnum};
 use std::num::NonZeroUsize;
+use wordline_engine::image::ImageLayout;
 use wordline_engine::{Capacity, EngineModel};
 use wordline_ir::{ActFormat, Numerics, Program, ProgramError, WeightFormat};
 
@@ -151,7 +152,7 @@ impl LimbArgs {
 /// A backend of the units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Backend {
-    /// A graphics device with memory of its own where there is one, else the processor
+    /// A graphics device with memory of its own where there is one and the weights take more than 32 MiB, else the processor
     Auto,
     /// The processor
     Cpu,
@@ -205,14 +206,22 @@ impl EngineArgs {
         if cache.is_none() && !self.no_cache {
             out::note("note: WORDLINE_CACHE, XDG_CACHE_HOME and HOME are unset; the weight image is built in memory");
         }
-        Ok(Prepared { threads, backend, cache, watch: Shown::default() })
+        let auto = self.backend == Backend::Auto;
+        Ok(Prepared { threads, backend, auto, cache, watch: Shown::default() })
     }
 }
+
+/// Weight images below this many bytes are the processor's, unless a backend is asked for by name: it has read them before a
+/// device has made its kernels, and takes no longer for a step than a device takes to begin and end its own.
+const SMALL: usize = 32 << 20;
 
 /// What engines are made with but the model.
 pub(super) struct Prepared {
     pub(super) threads: usize,
+    /// What this machine computes fastest with, or was asked for.
     pub(super) backend: backends::Backend,
+    /// Nothing was asked for.
+    auto: bool,
     cache: Option<ImageCache>,
     watch: Shown,
 }
@@ -228,9 +237,20 @@ impl Prepared {
         self.cache.as_ref()
     }
 
+    /// Every program's engine runs on the one backend, small ones too.
+    pub(super) fn on_one(self) -> Self {
+        Self { auto: false, ..self }
+    }
+
+    /// The backend of a program's engine.
+    pub(super) fn backend_of(&self, program: &Program) -> backends::Backend {
+        let small = || ImageLayout::of(program).is_ok_and(|layout| layout.bytes() < SMALL);
+        if self.auto && small() { backends::Backend::Cpu } else { self.backend }
+    }
+
     /// What the engines of one program are made with.
     pub(super) fn setup<'a>(&'a self, model: &'a Model, program: &'a Program, capacity: Capacity) -> Setup<'a> {
-        let Self { threads, backend, .. } = *self;
+        let (threads, backend) = (self.threads, self.backend_of(program));
         Setup { model, program, capacity, threads, backend, cache: self.cache.as_ref(), watch: &self.watch }
     }
 }
@@ -267,4 +287,25 @@ pub(super) fn show_notices(engine: &mut EngineModel) {
 /// Positions that a lowering is authored over where the command line does not say. No command depends on it.
 pub(super) fn usual_ctx(max_pos: usize) -> usize {
     max_pos.min(4096)
+}
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests {
+    use super::*;
+    use crate::shapes::Shape;
+    use wordline_lowering::lower;
+
+    #[test]
+    fn small_weights_stay_on_the_processor_unless_a_device_is_asked_for() {
+        let (large, small) = (Shape::named("smollm2-135m").unwrap(), Model::open("demo").unwrap());
+        let [large, small] =
+            [&large.spec, &small.checkpoint.spec].map(|spec| lower(spec, &Numerics::default(), 64).unwrap().program);
+        let prepared = |auto| {
+            let backend = backends::Backend::Dp4a;
+            Prepared { threads: 1, backend, auto, cache: None, watch: Shown::default() }
+        };
+        let names = [prepared(true), prepared(false), prepared(true).on_one()]
+            .map(|p| [&small, &large].map(|program| p.backend_of(program).name()));
+        assert_eq!(names, [["cpu", "dp4a"], ["dp4a", "dp4a"], ["dp4a", "dp4a"]]);
+    }
 }

@@ -120,7 +120,7 @@ impl Subject {
                 let sequencer = Sequencer::new(program).map_err(|e| Failure::fault(chain(&e)))?;
                 let image = engines::random_image(program, *seed, prepared.threads, prepared.watch())?;
                 prepared
-                    .backend
+                    .backend_of(program)
                     .engine(sequencer, capacity, image, kernels, prepared.threads)
                     .map_err(|e| Failure::refused(chain(&e)))
             }
@@ -147,8 +147,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let numerics = args.numerics.numerics();
     let program = lower(spec, &numerics, capacity.ctx)?.program;
     let image_bytes = ImageLayout::of(&program).map_err(|e| Failure::refused(chain(&e)))?.bytes();
-    let threads = prepared.threads;
-    let need = Need::of(&program, &plan, image_bytes, prepared.backend)?;
+    let (threads, backend) = (prepared.threads, prepared.backend_of(&program));
+    let need = Need::of(&program, &plan, image_bytes, backend)?;
     let read_bytes = need.fit(image_memory::available(), prepared.watch())?;
     let kernels = engines::kernels(prepared.watch())?;
     let array = Arc::clone(&kernels.array);
@@ -160,11 +160,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let lanes = Lanes::new(numerics.lanes).ok_or_else(|| Failure::fault("the lanes are no power of two"))?;
     let mut on = Measured { engine: &mut engine, vocab: spec.vocab, plan: &plan, array: &array, lanes, limbs };
-    let (read, speed, [adapter, driver]) = match prepared.backend {
+    let (read, speed, [adapter, driver]) = match backend {
         Backend::Cpu => on.processor(read_bytes, threads)?,
-        Backend::Dp4a | Backend::Lut => on.device(prepared.backend, read_bytes)?,
+        Backend::Dp4a | Backend::Lut => on.device(backend, read_bytes)?,
     };
-    if engine.form() != form && prepared.backend != Backend::Cpu {
+    if engine.form() != form && backend != Backend::Cpu {
         let (now, notices) = (engine.form(), engine.notices().join("; "));
         return Err(Failure::refused(format!("{form} was not measured: {now} computed a part of it ({notices})")));
     }
@@ -172,7 +172,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let report = Report {
         model: args.model.as_deref(),
         shape: args.shape.as_deref(),
-        backend: prepared.backend.name(),
+        backend: backend.name(),
         form: engine.form(),
         adapter,
         driver,

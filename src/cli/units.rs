@@ -81,7 +81,7 @@ struct Run {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let prepared = args.engine.prepare()?;
+    let prepared = args.engine.prepare()?.on_one();
     let units = Units::new().map_err(|e| Failure::refused(chain(&e)).hint("this device does not compute"))?;
     let vector = vector::VectorUnit::new();
     let unpinned = Function::ALL.iter().filter(|f| !as_pinned(**f, vector.form())).map(|f| f.name()).collect();
