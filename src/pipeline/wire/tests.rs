@@ -1,6 +1,7 @@
 //! Golden bytes of every message, round trips, and decoders that are given anything.
 
 use super::*;
+use crate::pipeline;
 use crate::pipeline::plan::{Device, Plan, PlannedStage, Room};
 use proptest::prelude::*;
 
@@ -115,6 +116,7 @@ fn every_message_comes_back() {
         let back = Message::decode(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
         // By bytes: a NaN is not equal to itself.
         assert_eq!(back.encode(), bytes, "{name}");
+        fuzzed::bytes(&bytes);
     }
 }
 
