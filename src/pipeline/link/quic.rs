@@ -194,6 +194,12 @@ impl Quic {
         let shared = self.shared.clone();
         move |peer, bytes| shared.send(peer, bytes)
     }
+
+    /// Something that says from another thread how well peers are reached.
+    pub fn gauge(&self) -> impl Fn(&Key) -> Option<Reach> + Send + use<> {
+        let shared = self.shared.clone();
+        move |peer| shared.reach(peer)
+    }
 }
 
 impl Link for Quic {
@@ -278,10 +284,7 @@ impl Link for Quic {
     }
 
     fn reach(&self, peer: &Key) -> Option<Reach> {
-        let connection = self.shared.peers().get(peer)?.connection.clone();
-        let paths = connection.paths();
-        let selected = paths.iter().find(|path| path.is_selected())?;
-        Some(Reach { rtt: selected.rtt(), relayed: selected.is_relay() })
+        self.shared.reach(peer)
     }
 }
 
@@ -315,6 +318,13 @@ impl Shared {
             framed.extend_from_slice(&bytes);
             let _ = peer.outbox.send(framed);
         }
+    }
+
+    fn reach(&self, peer: &Key) -> Option<Reach> {
+        let connection = self.peers().get(peer)?.connection.clone();
+        let paths = connection.paths();
+        let selected = paths.iter().find(|path| path.is_selected())?;
+        Some(Reach { rtt: selected.rtt(), relayed: selected.is_relay() })
     }
 
     /// A connection with its stream is there: it takes the place of any before.
@@ -399,7 +409,8 @@ async fn read(shared: Arc<Shared>, peer: Key, connection: Connection, mut stream
         if let Err(error) = stream.read_exact(&mut bytes).await {
             break gone(&connection, &error.to_string());
         }
-        if shared.events.send((LinkEvent::Message { peer, bytes }, Some(permit))).is_err() {
+        let at = Instant::now();
+        if shared.events.send((LinkEvent::Message { peer, bytes, at }, Some(permit))).is_err() {
             return;
         }
     };

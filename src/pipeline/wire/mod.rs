@@ -26,10 +26,11 @@ pub use fragment::{FRAGMENT_BYTES, FRAGMENT_HEADER, MAX_UNFINISHED, Reassembly, 
 pub use hash::{act_hash, model_hash, row_digest};
 pub use hop::{ACT_HEADER, Form, Hop, Next, ROWS_HEADER};
 pub use join::{Join, Purpose};
-pub use told::{Fault, Ready, Trace};
+pub use told::{Fault, Onward, Ready, Trace};
 
 use bytes::{Reader, Writer};
 use device::{encode_roster, take_roster};
+use told::encode_beat;
 
 /// Fragment of a longer message.
 pub const FRAGMENT: i32 = -5;
@@ -67,7 +68,7 @@ pub const BEAT: i32 = -34;
 pub const REPLAY: i32 = -35;
 
 /// Version of the wire, in every join: another one is refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
@@ -132,6 +133,8 @@ pub enum Message {
         laps: u64,
         /// Milliseconds since the work at hand began; 0 when idle.
         busy_ms: u32,
+        /// How the next stage is reached; none where that is the head, or nobody yet.
+        onward: Option<Onward>,
     },
 }
 
@@ -174,11 +177,7 @@ impl Message {
                 out.u32(*epoch).u32(*stage);
                 out.0
             }
-            Message::Beat { epoch, laps, busy_ms } => {
-                let mut out = Writer::new(BEAT);
-                out.u32(*epoch).u64(*laps).u32(*busy_ms);
-                out.0
-            }
+            Message::Beat { epoch, laps, busy_ms, onward } => encode_beat(*epoch, *laps, *busy_ms, *onward),
         }
     }
 
@@ -207,7 +206,12 @@ impl Message {
             ERROR => Message::Error(Fault::take(&mut r)?),
             CANCEL => Message::Cancel { sequence: r.u32("seq")? },
             AUDIT => Message::Audit { sequence: r.u32("seq")? },
-            BEAT => Message::Beat { epoch: r.u32("epoch")?, laps: r.u64("laps")?, busy_ms: r.u32("busy")? },
+            BEAT => Message::Beat {
+                epoch: r.u32("epoch")?,
+                laps: r.u64("laps")?,
+                busy_ms: r.u32("busy")?,
+                onward: Onward::take(&mut r)?,
+            },
             REPLAY => Message::Replay { epoch: r.u32("epoch")?, stage: r.u32("stage")? },
             given => return Err(WireError::Unknown { given }),
         };

@@ -1,12 +1,15 @@
-//! What a stage tells its head: `Ready` (-22), the `Trace` of a hop (-30), and a `Fault` (-31), which a head tells too.
+//! What a stage tells its head: `Ready` (-22), the `Trace` of a hop (-30), how it reaches the next one (`Onward`, in -34), and a
+//! `Fault` (-31), which a head tells too.
 
 use super::bytes::{Reader, Writer};
-use super::{ERROR, READY, TRACE, WireError, all_or, or_all};
+use super::{BEAT, ERROR, READY, TRACE, WireError, all_or, or_all};
 
 const CODE_CAP: usize = 64;
 const TEXT_CAP: usize = 4096;
 /// Rows of a trace.
 const TRACE_ROWS: usize = 1 << 20;
+/// In place of a token's index: none was heard.
+const NONE: u32 = u32::MAX;
 
 /// A stage has loaded its layers (-22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +43,21 @@ pub struct Trace {
     pub compute_us: u32,
     /// Microseconds between arrival and computing.
     pub queue_us: u32,
+    /// When it came, in microseconds of the stage's own clock, which is set like nobody else's.
+    pub came_us: u64,
+    /// The index of the sequence's token that was heard last, below 2^32 - 1, and when, on the same clock.
+    pub heard: Option<(u32, u64)>,
     /// Each row's digest as it came and as it went.
     pub rows: Vec<(u64, u64)>,
+}
+
+/// How well a stage reaches the next one of its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Onward {
+    /// Microseconds there and back.
+    pub rtt_us: u32,
+    /// Through a relay.
+    pub relayed: bool,
 }
 
 /// An error by name (-31).
@@ -81,7 +97,9 @@ impl Trace {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new(TRACE);
         out.u32(self.sequence).u32(self.lap).u32(self.stage).u32(self.position);
-        out.u32(self.compute_us).u32(self.queue_us).u32(self.rows.len() as u32);
+        let (heard, heard_us) = self.heard.unwrap_or((NONE, 0));
+        out.u32(self.compute_us).u32(self.queue_us).u64(self.came_us).u32(heard).u64(heard_us);
+        out.u32(self.rows.len() as u32);
         self.rows.iter().for_each(|(came, went)| {
             out.u64(*came).u64(*went);
         });
@@ -90,13 +108,36 @@ impl Trace {
 
     pub(super) fn take(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (sequence, lap, stage, position) = (r.u32("seq")?, r.u32("tokenIdx")?, r.u32("stage")?, r.u32("position")?);
-        let (compute_us, queue_us) = (r.u32("compute")?, r.u32("queue")?);
+        let (compute_us, queue_us, came_us) = (r.u32("compute")?, r.u32("queue")?, r.u64("came")?);
+        let heard = match (r.u32("heard")?, r.u64("heard at")?) {
+            (NONE, 0) => None,
+            (NONE, given) => return Err(WireError::Value { message: "trace", field: "heard at", given }),
+            heard => Some(heard),
+        };
         let count = r.u32("rows")? as usize;
         r.within("rows", count, TRACE_ROWS)?;
         let mut digests = Reader::new("trace", r.take("digests", 16 * count)?);
         let rows =
             (0..count).map(|_| Ok((digests.u64("came")?, digests.u64("went")?))).collect::<Result<_, WireError>>()?;
-        Ok(Self { sequence, lap, stage, position, compute_us, queue_us, rows })
+        Ok(Self { sequence, lap, stage, position, compute_us, queue_us, came_us, heard, rows })
+    }
+}
+
+/// A heartbeat as bytes.
+pub(super) fn encode_beat(epoch: u32, laps: u64, busy_ms: u32, onward: Option<Onward>) -> Vec<u8> {
+    let mut out = Writer::new(BEAT);
+    let (kind, rtt_us) = onward.map_or((0, 0), |onward| (1 + u8::from(onward.relayed), onward.rtt_us));
+    out.u32(epoch).u64(laps).u32(busy_ms).u8(kind).u32(rtt_us);
+    out.0
+}
+
+impl Onward {
+    pub(super) fn take(r: &mut Reader<'_>) -> Result<Option<Self>, WireError> {
+        match (r.u8("onward")?, r.u32("rtt")?) {
+            (0, 0) => Ok(None),
+            (kind @ 1..=2, rtt_us) => Ok(Some(Self { rtt_us, relayed: kind == 2 })),
+            (kind, _) => Err(WireError::Value { message: "beat", field: "onward", given: kind.into() }),
+        }
     }
 }
 
