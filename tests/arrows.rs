@@ -78,6 +78,32 @@ fn manifests_name_the_rooms_that_they_may() {
     }
 }
 
+/// The fuzz targets are a workspace of their own, which nothing here builds with the fuzzer: its manifest asks for what the product
+/// has, names every target, and every target is in the example that is built here.
+#[test]
+fn fuzz_targets_are_those_that_are_built_here() {
+    let (product, fuzz) = (read(&root().join("Cargo.toml")), read(&root().join("fuzz/Cargo.toml")));
+    let asked: Vec<&str> =
+        fuzz.split("[dependencies]\n").nth(1).unwrap().split("\n\n").next().unwrap().lines().collect();
+    assert!(asked.len() > 1, "{asked:?}");
+    for line in asked.iter().filter(|line| !line.starts_with("libfuzzer-sys")) {
+        assert!(
+            product.lines().any(|own| own == *line),
+            "fuzz/Cargo.toml asks for {line}, the product for another one"
+        );
+    }
+    let example = read(&root().join("fuzz/on_stable.rs"));
+    let mut targets = 0;
+    for path in sources(&root().join("fuzz/fuzz_targets")) {
+        if read(&path).contains("fuzz_target!") {
+            let file = format!("\"fuzz_targets/{}\"", path.file_name().unwrap().to_str().unwrap());
+            assert!(fuzz.contains(&file) && example.contains(&file), "{file} is not built");
+            targets += 1;
+        }
+    }
+    assert_eq!((targets, fuzz.matches("[[bin]]").count()), (2, 2));
+}
+
 #[test]
 fn sources_use_the_rooms_that_they_may() {
     for (room, allowed) in ROOMS {

@@ -1,5 +1,5 @@
-//! Documents that hold commands and reports: every command in README.md runs and prints what is shown, and docs/json.md
-//! describes every report as it is.
+//! Documents that hold commands and reports: every command in README.md and docs/pipeline.md runs and prints what is shown, and
+//! docs/json.md describes every report as it is.
 
 use crate::support::{model_arg, root, run, run_json, wordline};
 use serde_json::Value;
@@ -37,25 +37,24 @@ fn fits(shown: &str, printed: &str) -> bool {
     rest.is_empty() || parts.last().is_some_and(|last| last.is_empty())
 }
 
-/// Every command of README.md runs, in a folder that has the repository's `tests` and `demo`, and prints the lines that
-/// are shown in their order.
+/// Every command of a document runs, in a folder that has the repository's `tests` and `demo`, and prints the lines that
+/// are shown in their order; how many commands those were.
 #[cfg(unix)]
-#[test]
-fn the_readmes_commands_do_what_it_shows() {
-    let document = std::fs::read_to_string(root().join("README.md")).unwrap();
+fn as_shown(document: &str) -> usize {
     let folder = TempDir::new().unwrap();
     for name in ["tests", "demo"] {
         std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
     }
     let program = wordline(&[]).get_program().to_str().unwrap().to_owned();
     let mut run = 0;
-    for (command, shown) in console(&document) {
+    for (command, shown) in console(document) {
         // The test command would start this test again.
         if command.starts_with("cargo test") || command.starts_with("bash .ci/run") {
             continue;
         }
         let line = command.replace("cargo run --release --", "wordline");
-        assert!(line.contains("wordline "), "not a command that can be run here: {command}");
+        let looks = line.starts_with("cat ");
+        assert!(looks || line.contains("wordline "), "not a command that can be run here: {command}");
         let script = format!("wordline() {{ \"{program}\" \"$@\"; }}\n{line}");
         let output = Command::new("bash")
             .args(["-o", "pipefail", "-c", &script])
@@ -71,8 +70,22 @@ fn the_readmes_commands_do_what_it_shows() {
         }
         run += 1;
     }
+    run
+}
+
+#[cfg(unix)]
+#[test]
+fn the_readmes_commands_do_what_it_shows() {
+    let document = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let run = as_shown(&document);
     assert!(run >= 5, "{run} commands");
     assert!(document.contains("cargo test --release --workspace"));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_commands_of_the_page_of_rings_do_what_it_shows() {
+    assert_eq!(as_shown(&std::fs::read_to_string(root().join("docs/pipeline.md")).unwrap()), 2);
 }
 
 /// Paths of all keys of a JSON value; entries of maps that are keyed by names count as `*`.

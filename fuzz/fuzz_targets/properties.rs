@@ -1,6 +1,6 @@
-//! What holds for whatever bytes come: run by the fuzzer on its own inputs, and by the wire's tests on seeded ones.
+//! What holds for whatever bytes come: run by the fuzzer on its own inputs, and by the wire's tests on seeded and pinned ones.
 
-use crate::pipeline::wire::{MAX_MESSAGE, Message, Reassembly, act_hash};
+use super::pipeline::wire::{MAX_MESSAGE, Message, Reassembly, act_hash};
 
 /// The sentinels of all messages, so that every decoder is reached at once.
 pub(crate) const SENTINELS: [i32; 16] =

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use wordline_ir::digest::hex;
 
 /// Time that a ticket file may take to appear.
 const TICKET_WAIT: Duration = Duration::from_secs(60);
@@ -67,7 +68,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (kernels, hello) = hello(&prepared)?;
     let mut link = args.link.bind(&identity)?;
     let me = short(&identity.key());
-    out::note(format_args!("stage {me}: {:.1} GEMMs/s on {}", hello.capacity, hello.backend));
+    let key = hex(&identity.key());
+    out::note(format_args!("stage {me}: {:.1} GEMMs/s on {}; its key is {key}", hello.capacity, hello.backend));
     let copy: RefCell<Option<(String, Weights)>> = RefCell::new(None);
     let known = || {
         let place = copy.borrow().as_ref().map(|(place, _)| place.clone());

@@ -51,7 +51,8 @@ pub fn replay(audited: &Audited, worker: &mut Worker) -> Result<Vec<Trace>, Work
         let went = worker.run(&[job]).pop().unwrap_or(Ok(Vec::new()))?;
         let rows = hidden.chunks_exact(width).zip(went.chunks_exact(width));
         let rows = rows.map(|(came, went)| (row_digest(came), row_digest(went))).collect();
-        traces.push(Trace { sequence, lap, stage, position, compute_us: 0, queue_us: 0, rows });
+        let (compute_us, queue_us, came_us, heard) = (0, 0, 0, None);
+        traces.push(Trace { sequence, lap, stage, position, compute_us, queue_us, came_us, heard, rows });
     }
     worker.free(Some(sequence));
     Ok(traces)
@@ -98,6 +99,8 @@ mod tests {
             position: lap,
             compute_us: 0,
             queue_us: 0,
+            came_us: 0,
+            heard: None,
             rows: vec![(digest(*came), digest(*went))],
         };
         (0..).zip(came.iter().zip(went)).map(trace).collect()

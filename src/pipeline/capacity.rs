@@ -79,3 +79,19 @@ pub fn measure(kernels: &Kernels, threads: usize) -> Result<f64, CapacityError> 
     })?;
     Ok(counts as f64 / start.elapsed().as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capacity_is_that_of_the_unit_that_computes() {
+        let (live, mirror) = (Kernels::new().unwrap(), Kernels::mirror().unwrap());
+        let forms = [&live, &mirror].map(|kernels| kernels.array.report().active);
+        let [fast, slow] = [&live, &mirror].map(|kernels| measure(kernels, 1).unwrap());
+        println!("{} {fast:.1}, {} {slow:.1} products a second", forms[0], forms[1]);
+        assert!(fast.is_finite() && slow > 0.0, "{fast} {slow}");
+        // A declared figure would be the same for both.
+        assert!(forms[0] == forms[1] || fast > 2.0 * slow, "{fast} {slow}");
+    }
+}

@@ -8,12 +8,12 @@ use super::rhythm::Rhythm;
 use super::session::{
     Action, HeadError, HeadSession, Injection, InjectionKind, Introduction, SLOW, StageError, StageSession,
 };
-use super::wire::{Assign, Join, Member, Message, Next, Purpose, Ready, VERSION};
+use super::wire::{Assign, Join, Member, Message, Next, Onward, Purpose, Ready, VERSION};
 use super::worker::Worker;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wordline_ir::Program;
 
@@ -94,7 +94,8 @@ pub struct StageDrive<'a> {
     pub told: &'a mut dyn FnMut(u32, u32, u32),
 }
 
-/// The heart of a stage: it beats from a thread of its own while the stage computes or reads weights.
+/// The heart of a stage: it beats from a thread of its own while the stage computes or reads weights, and says with each beat how
+/// the next stage is reached.
 struct Heart {
     stop: Arc<AtomicBool>,
     pulse: Arc<Pulse>,
@@ -107,23 +108,38 @@ struct Pulse {
     laps: AtomicU64,
     /// Milliseconds since the start when the work at hand began; 0 when idle.
     busy: AtomicU64,
+    /// The next stage, once it is linked.
+    next: Mutex<Option<Key>>,
 }
 
 impl Heart {
     fn start(link: &Quic, head: Key, start: Instant) -> Self {
         let (stop, pulse) = (Arc::new(AtomicBool::new(false)), Arc::new(Pulse::default()));
-        let (send, ended, beating) = (link.sender(), stop.clone(), pulse.clone());
+        let (send, gauge, ended, beating) = (link.sender(), link.gauge(), stop.clone(), pulse.clone());
         let thread = std::thread::spawn(move || {
             while !ended.load(Ordering::Relaxed) {
                 let now = start.elapsed().as_millis() as u64;
                 let busy = beating.busy.load(Ordering::Relaxed);
                 let busy_ms = if busy == 0 { 0 } else { u32::try_from(now.saturating_sub(busy)).unwrap_or(u32::MAX) };
                 let (epoch, laps) = (beating.epoch.load(Ordering::Relaxed), beating.laps.load(Ordering::Relaxed));
-                send(&head, Message::Beat { epoch, laps, busy_ms }.encode());
+                let next = *beating.next.lock().unwrap_or_else(PoisonError::into_inner);
+                let onward = next.and_then(|next| gauge(&next)).map(|reach| Onward {
+                    rtt_us: u32::try_from(reach.rtt.as_micros()).unwrap_or(u32::MAX),
+                    relayed: reach.relayed,
+                });
+                send(&head, Message::Beat { epoch, laps, busy_ms, onward }.encode());
                 std::thread::park_timeout(BEAT);
             }
         });
         Self { stop, pulse, thread: Some(thread) }
+    }
+
+    /// From now on this is the next stage. That is told at once: a run may be over before the next beat.
+    fn leads_to(&self, next: Option<Key>) {
+        *self.pulse.next.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        if let (Some(_), Some(thread)) = (next, &self.thread) {
+            thread.thread().unpark();
+        }
     }
 }
 
@@ -178,6 +194,7 @@ pub fn stage(link: &mut Quic, identity: &Identity, drive: StageDrive<'_>) -> Res
                 }
                 Action::Load { assign, heard } => {
                     worker = None;
+                    heart.leads_to(None);
                     heart.pulse.epoch.store(assign.epoch, Ordering::Relaxed);
                     heart.pulse.busy.store(now().as_millis() as u64 | 1, Ordering::Relaxed);
                     let result = load(&assign, &heard);
@@ -224,12 +241,12 @@ pub fn stage(link: &mut Quic, identity: &Identity, drive: StageDrive<'_>) -> Res
         while let Some(event) = link.next(wait) {
             wait = Duration::ZERO;
             match event {
-                LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
+                LinkEvent::Message { peer, bytes, at } => match Message::decode(&bytes) {
                     Ok(message) => {
                         if goes_round(&message) {
                             rhythm.came(now());
                         }
-                        session.message(peer, message, now());
+                        session.message(peer, message, at.saturating_duration_since(start));
                     }
                     Err(error) => session.bad(peer, &error),
                 },
@@ -238,6 +255,7 @@ pub fn stage(link: &mut Quic, identity: &Identity, drive: StageDrive<'_>) -> Res
                         let purpose = Purpose::Hops { epoch: *epoch };
                         link.send(&peer, Message::Join(Join { version: VERSION, purpose, proof: [0; 32] }).encode());
                         session.linked(peer);
+                        heart.leads_to(Some(peer));
                     }
                 }
                 LinkEvent::Linked { .. } => {}
@@ -380,12 +398,12 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
         while let Some(event) = link.next(wait) {
             wait = Duration::ZERO;
             match event {
-                LinkEvent::Message { peer, bytes } => match Message::decode(&bytes) {
+                LinkEvent::Message { peer, bytes, at } => match Message::decode(&bytes) {
                     Ok(message) => {
                         if goes_round(&message) {
                             rhythm.came(now());
                         }
-                        session.message(peer, message, now());
+                        session.message(peer, message, at.saturating_duration_since(start));
                     }
                     Err(error) => session.bad(peer, &error),
                 },

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::net::UdpSocket;
 use tempfile::TempDir;
 use wordline::pipeline::demand::demand;
+use wordline::pipeline::link::{Identity, Ticket};
 use wordline::pipeline::load::program_of;
 use wordline::pipeline::plan::Room;
 use wordline_ir::Numerics;
@@ -143,6 +144,24 @@ fn a_stage_serves_heads_one_after_the_other_and_says_what_they_write() {
     }
     let said: String = lines[..ids.len()].iter().map(|line| line.split('"').nth(1).unwrap()).collect();
     assert_eq!(said, expected["text"].as_str().unwrap());
+}
+
+/// A device whose key the head knows needs nothing of the ticket but where the head is.
+#[test]
+fn a_device_on_the_roster_takes_part_without_the_secret() {
+    let folder = TempDir::new().unwrap();
+    let (identity, roster) = (folder.path().join("identity"), folder.path().join("roster"));
+    let key = wordline_ir::digest::hex(&Identity::open(&identity).unwrap().key());
+    std::fs::write(&roster, format!("# the machine in the cellar\n{key}\n")).unwrap();
+    let ring = Ring::new("demo", 1, &[&ASK[..], &["--roster", &roster.display().to_string()]].concat());
+    let mut ticket: Ticket = std::fs::read_to_string(ring.ticket()).unwrap().parse().unwrap();
+    ticket.secret = [7; 32];
+    failed(super::kit::stage(&ticket.to_string(), &[]), "its key is not on the roster");
+    let known = super::kit::stage(&ticket.to_string(), &["--identity", &identity.display().to_string()]);
+    assert_eq!(known.says("its key is "), key);
+    let (report, err) = ring.report();
+    assert_eq!((&report["ids"], &report["stages"][1]["key"]), (&alone("demo")["ids"], &key.into()), "{err}");
+    assert!(known.output().status.success());
 }
 
 #[test]

@@ -11,19 +11,24 @@ use wordline::pipeline::link::Ticket;
 /// A loss is noticed before this has passed.
 const NOTICED: Duration = Duration::from_secs(10);
 
-/// A ring of two stages and a spare one, in which stage 2 waits in the middle of the answer, so that a signal meets it there.
+/// The stage that comes to say that this fault happens to it.
+fn struck<'a>(stages: &'a [Running], fault: &str) -> &'a Running {
+    let (start, says) = (Instant::now(), format!("the fault that was asked for: {fault}"));
+    loop {
+        if let Some(stage) = stages.iter().find(|stage| stage.has_said(&says)) {
+            return stage;
+        }
+        assert!(start.elapsed() < super::kit::PATIENCE, "no stage comes to {fault}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A ring of two stages, of which stage 2 waits in the middle of the answer, so that a signal meets it there.
 fn disturbed(signal: &str, named: &str) {
     let expected = alone("demo");
     let ring = Ring::new("demo", 2, &ASK);
-    let stages: Vec<Running> = (0..2).map(|_| ring.stage(&["--fault", "slow@stage2:tok5"])).collect();
-    let mut second = None;
-    let start = Instant::now();
-    while second.is_none() {
-        assert!(start.elapsed() < super::kit::PATIENCE, "no stage waits");
-        second = stages.iter().position(|stage| stage.has_said("the fault that was asked for: slow"));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let second = &stages[second.unwrap()];
+    let stages = [(); 2].map(|()| ring.stage(&["--fault", "slow@stage2:tok5"]));
+    let second = struck(&stages, "slow");
     second.signal(signal);
     let sent = Instant::now();
     ring.head.says(named);
@@ -65,6 +70,57 @@ fn a_stage_that_dies_stalls_or_bends_is_named_and_the_answer_is_the_same() {
         assert!(losses.contains(named) && losses.contains("computing"), "{fault}: {losses}");
         drop(stages);
     }
+}
+
+/// A slow hop is waited for, as long as laps may take, and past that it is a loss.
+#[test]
+fn a_slow_hop_is_waited_for_and_one_that_is_too_slow_is_named() {
+    let expected = alone("demo");
+    for (limit, named) in [("60", None), ("0.5", Some("stalled: it holds lap 8 of sequence"))] {
+        // Laps of few rows: what a device of little capacity is given beyond the limit is given by the row.
+        let ring = Ring::new("demo", 2, &[&ASK[..], &["--step-rows", "4", "--lap-timeout", limit]].concat());
+        // Of a ring that follows no sequence comes so far again.
+        let stages = [(); 2].map(|()| ring.stage(&["--fault", "slow@stage1:tok8"]));
+        struck(&stages, "slow");
+        let slow = Instant::now();
+        let (report, err) = ring.report();
+        assert_eq!(report["ids"], expected["ids"], "{limit}: {err}");
+        let losses: Vec<&str> =
+            report["losses"].as_array().unwrap().iter().map(|loss| loss.as_str().unwrap()).collect();
+        if let Some(named) = named {
+            assert!(losses.iter().any(|loss| loss.starts_with("stage 1 (") && loss.contains(named)), "{err}");
+            continue;
+        }
+        assert!(losses.is_empty(), "{err}");
+        assert!(slow.elapsed() > Duration::from_millis(1500), "no hop was slow: {:?}", slow.elapsed());
+        assert!(stages.into_iter().all(|stage| stage.output().status.success()));
+    }
+}
+
+#[test]
+fn a_spare_takes_the_layers_of_a_stage_that_dies() {
+    let expected = alone("demo");
+    // The pause in which the spare comes is as long as it takes it.
+    let ring = Ring::new("demo", 2, &[&ASK[..], &["--lap-timeout", "100", "--check", "--audit", "1"]].concat());
+    // Of the ring that follows no sequence comes so far again.
+    let stages = [(); 2].map(|()| ring.stage(&["--fault", "stall@stage2:tok8"]));
+    let stalled = struck(&stages, "stall");
+    let spare = ring.stage(&[]);
+    let name = |stage: &Running| stage.says("stage ").split(':').next().unwrap().to_owned();
+    let (lost, taken) = (name(stalled), name(&spare));
+    ring.head.says(&format!("device {taken} joins"));
+    stalled.signal("KILL");
+    let (report, err) = ring.report();
+    assert_eq!((&report["ids"], &report["check"]["equal"]), (&expected["ids"], &true.into()), "{err}");
+    let losses = report["losses"].as_array().unwrap();
+    assert!(losses.len() == 1 && losses[0].as_str().unwrap().starts_with(&format!("stage 2 ({lost})")), "{report}");
+    let keys: Vec<&str> = report["stages"].as_array().unwrap().iter().map(|s| s["key"].as_str().unwrap()).collect();
+    let holds = |name: &str| keys.iter().any(|key| key.starts_with(name));
+    assert!(keys.len() == 3 && holds(&taken) && !holds(&lost), "{report}");
+    // What it computed is held to the head's own account of the whole answer.
+    let audit = report["audit"].as_array().unwrap();
+    assert!(audit.len() == 2 && audit.iter().all(|a| a["found"] == "right"), "{report}");
+    assert!(spare.output().status.success());
 }
 
 #[test]

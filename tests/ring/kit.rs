@@ -323,12 +323,13 @@ pub(super) fn stage(join: &str, more: &[&str]) -> Running {
     Running::start(within(lonely(), stage_command(join, "127.0.0.1:0", more)))
 }
 
-/// A process fails, and says this in doing so.
+/// A process fails, and says this in doing so, in the one line that begins with `error:`.
 #[track_caller]
 pub(super) fn failed(running: Running, says: &str) -> String {
     let Ended { status, err, .. } = running.output();
     assert!(!status.success(), "{err}");
-    assert!(err.contains(says), "{err}: {says}");
+    let lines: Vec<&str> = err.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(says), "{err}: {says}");
     assert!(!err.contains("internal fault") && !err.contains("panicked"), "{err}");
     err
 }

@@ -202,6 +202,45 @@ fn a_network_that_delays_drops_reorders_and_doubles_changes_no_bit() {
     }
 }
 
+/// Of three hosts behind forwarders two are far from each other: that hop, and no other one, takes long, by clocks that nobody
+/// has set.
+#[test]
+fn every_hop_is_told_by_itself() {
+    const FAR: u64 = 60;
+    let Some(hosts) = Hosts::new(3, false) else { return };
+    let weather = |ms: u64| Weather { seed: 7, delay: (1000 * ms, 1000 * ms + 200), dropped: 0, doubled: 0 };
+    let way = |from: usize, to: usize| (format!("10.77.{from}.2:{}", 5000 + to), format!("10.77.{to}.1:4400"));
+    let (near, far) = ([way(0, 1), way(1, 0), way(0, 2), way(2, 0)], [way(1, 2), way(2, 1)]);
+    let forwarders =
+        [(&near[..], 0), (&far[..], FAR)].map(|(ways, ms)| super::aside::forwarder(&hosts.middle, ways, &weather(ms)));
+    let announce = |own: usize| -> Vec<String> {
+        let from = (0..3).filter(|host| *host != own);
+        from.flat_map(|host| ["--announce".to_owned(), format!("10.77.{host}.2:{}", 5000 + own)]).collect()
+    };
+    let texts = |own: &[String]| -> Vec<String> { ASK.iter().map(|a| a.to_string()).chain(own.to_vec()).collect() };
+    let more = texts(&announce(0));
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let ring = hosts.ring(false, &Setting { stages: 2, more: &more, ..Setting::default() });
+    let stages = [1, 2].map(|host| {
+        let own = announce(host);
+        hosts.stage(host, false, &ring.join(), &own.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    let (report, err) = ring.report();
+    let figure =
+        |stage: usize, name: &str| report["stages"][stage][name].as_f64().unwrap_or_else(|| panic!("{report}"));
+    let hops = [0, 1, 2].map(|stage| figure(stage, "hop_ms"));
+    println!("hops of {hops:?} ms, {err}");
+    let far = FAR as f64;
+    assert!(hops[1] > 0.95 * far && hops[0] < 0.5 * far && hops[2] < 0.5 * far, "{hops:?}: {report}");
+    assert!(figure(1, "hop_rtt_ms") > 1.9 * far && figure(1, "rtt_ms") < far, "{report}");
+    assert!(figure(0, "hop_rtt_ms") < far && figure(2, "hop_rtt_ms") < far, "{report}");
+    for stage in stages {
+        let ended = stage.output();
+        assert!(ended.status.success(), "{}", ended.err);
+    }
+    drop(forwarders);
+}
+
 #[test]
 fn on_request_devices_find_each_other_on_a_local_network() {
     let Some(hosts) = Hosts::new(3, true) else { return };

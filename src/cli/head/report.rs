@@ -32,9 +32,13 @@ pub(super) struct StageReport {
     pub(super) key: String,
     pub(super) backend: String,
     pub(super) compute_ms: f64,
-    pub(super) hop_ms: f64,
+    /// From this stage to the next one, from the last one to the head.
+    pub(super) hop_ms: Option<f64>,
+    pub(super) hop_rtt_ms: Option<f64>,
+    pub(super) hop_relayed: bool,
     pub(super) bytes: u64,
     pub(super) requests: u32,
+    /// From the head to this stage.
     pub(super) rtt_ms: Option<f64>,
     pub(super) relayed: bool,
 }
@@ -87,16 +91,32 @@ pub(super) struct LapReport {
 pub(super) fn stages(session: &HeadSession, reached: &BTreeMap<Key, Reach>, laps: &[&Lap]) -> Vec<StageReport> {
     let Some(plan): Option<&Plan> = session.plan() else { return Vec::new() };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let hop = hop_ms(laps);
+    let (last, far) = (plan.stages.len() - 1, |reach: &Reach| (ms(reach.rtt), reach.relayed));
+    let hops: Vec<Vec<i64>> = laps.iter().filter_map(|lap| lap.hops()).filter(|_| last > 0).collect();
+    let hop = |number: usize| -> Vec<f64> {
+        hops.iter().filter_map(|hops| hops.get(number)).map(|us| *us as f64 / 1e3).collect()
+    };
     let report = |(number, stage): (usize, crate::pipeline::session::StageReport)| {
         let layers = &plan.stages[number].layers;
         let reach = reached.get(&stage.key);
+        let onward = match number {
+            // The head's own link, whichever of its ends is meant.
+            0 => plan.key(1).and_then(|next| reached.get(&next)).map(far),
+            _ if number == last => reach.map(far),
+            _ => stage.onward.map(|onward| (f64::from(onward.rtt_us) / 1e3, onward.relayed)),
+        };
+        let hop = Some(hop(number)).filter(|hops| !hops.is_empty());
         StageReport {
             layers: [layers.start, layers.end],
             key: hex(&stage.key),
             backend: stage.backend,
-            compute_ms: median(laps.iter().filter_map(|lap| lap.compute.get(number)).map(|time| ms(*time)).collect()),
-            hop_ms: if plan.stages.len() > 1 { hop } else { 0.0 },
+            compute_ms: median(
+                laps.iter().filter_map(|lap| lap.shares.get(&number)).map(|share| ms(share.compute)).collect(),
+            ),
+            // Clocks are known well enough for less than nothing to be nothing.
+            hop_ms: hop.map(|hops| median(hops).max(0.0)),
+            hop_rtt_ms: onward.map(|(rtt, _)| rtt),
+            hop_relayed: onward.is_some_and(|(_, relayed)| relayed),
             bytes: stage.ready.map_or(0, |ready| ready.bytes),
             requests: stage.ready.map_or(0, |ready| ready.requests),
             rtt_ms: reach.map(|reach| ms(reach.rtt)),
@@ -108,21 +128,17 @@ pub(super) fn stages(session: &HeadSession, reached: &BTreeMap<Key, Reach>, laps
 
 /// What a lap spends on neither computing nor waiting for a step under way, by hop.
 fn hop_ms(laps: &[&Lap]) -> f64 {
-    let hop = |lap: &&Lap| {
-        let busy: Duration = lap.compute.iter().chain(&lap.queue).sum();
-        lap.time.saturating_sub(busy).as_secs_f64() * 1e3 / lap.compute.len().max(1) as f64
-    };
+    let hop = |lap: &&Lap| lap.idle().as_secs_f64() * 1e3 / lap.shares.len().max(1) as f64;
     median(laps.iter().map(hop).collect())
 }
 
 pub(super) fn lap_report(laps: &[&Lap]) -> LapReport {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let compute = |lap: &&Lap| lap.compute.iter().sum::<Duration>();
     LapReport {
         laps: laps.len(),
         lap_ms: median(laps.iter().map(|lap| ms(lap.time)).collect()),
-        compute_ms: median(laps.iter().map(|lap| ms(compute(lap))).collect()),
-        overhead_ms: median(laps.iter().map(|lap| ms(lap.time.saturating_sub(compute(lap)))).collect()),
+        compute_ms: median(laps.iter().map(|lap| ms(lap.compute())).collect()),
+        overhead_ms: median(laps.iter().map(|lap| ms(lap.time.saturating_sub(lap.compute()))).collect()),
         hop_ms: hop_ms(laps),
     }
 }
@@ -145,14 +161,15 @@ pub(super) fn show(args: &Args, report: &Report, has_text: bool) -> Result<(), F
     for stage in &report.stages {
         let key = stage.key.get(..10).unwrap_or(&stage.key);
         let [start, end] = stage.layers;
-        let reach = stage
-            .rtt_ms
-            .map(|rtt| format!(", {} at {rtt:.2} ms there and back", if stage.relayed { "relayed" } else { "direct" }));
+        let way = if stage.hop_relayed { "relayed" } else { "direct" };
+        let hop = stage.hop_ms.map(|hop| format!("; {hop:.2} ms to the next"));
+        let link = stage.hop_rtt_ms.map(|rtt| format!(", {way} at {rtt:.2} ms there and back"));
         out::note(format_args!(
-            "[{key}: layers {start}..{end} on {}, {:.2} ms a row{}]",
+            "[{key}: layers {start}..{end} on {}, {:.2} ms a row{}{}]",
             stage.backend,
             stage.compute_ms,
-            reach.unwrap_or_default()
+            hop.unwrap_or_default(),
+            link.unwrap_or_default()
         ));
     }
     let laps = &report.laps;

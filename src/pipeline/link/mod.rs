@@ -28,6 +28,8 @@ pub enum LinkEvent {
         peer: Key,
         /// Its bytes.
         bytes: Vec<u8>,
+        /// When they had come, however long they waited to be taken.
+        at: Instant,
     },
     /// A peer is gone, or was never reached.
     Lost {

@@ -57,6 +57,8 @@ pub(super) struct Answer {
     pub(super) flights: VecDeque<Flight>,
     /// Stages that have yet to say that they copy this sequence's hops.
     pub(super) awaited: Vec<u32>,
+    /// When each token that was written went out to the devices.
+    pub(super) told: Vec<Duration>,
     /// Digest of the hidden row at a border between layers and a position.
     pub(super) rows: BTreeMap<(u32, u32), u64>,
 }
@@ -77,6 +79,7 @@ impl Answer {
             lap,
             flights: VecDeque::new(),
             awaited: Vec::new(),
+            told: Vec::new(),
             rows: BTreeMap::new(),
         }
     }

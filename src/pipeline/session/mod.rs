@@ -16,7 +16,7 @@ mod stage;
 mod tests;
 
 pub use answer::{Ask, Ending, Outcome};
-pub use head::{Admission, Audited, Facts, HeadConfig, HeadError, HeadSession, Lap, StageReport};
+pub use head::{Admission, Audited, Facts, HeadConfig, HeadError, HeadSession, Lap, Share, StageReport};
 pub(crate) use stage::SLOW;
 pub use stage::{Injection, InjectionKind, Introduction, StageError, StageSession};
 

@@ -1,6 +1,7 @@
 //! Golden bytes of every message, round trips, and decoders that are given anything.
 
 use super::*;
+use crate::pipeline;
 use crate::pipeline::plan::{Device, Plan, PlannedStage, Room};
 use proptest::prelude::*;
 
@@ -77,6 +78,8 @@ fn samples() -> Vec<(&'static str, Message)> {
                 position: 12,
                 compute_us: 900,
                 queue_us: 4,
+                came_us: 1_000_000,
+                heard: Some((6, 999_000)),
                 rows: vec![(1, 2), (3, 4)],
             }),
         ),
@@ -84,7 +87,11 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("cancel", Message::Cancel { sequence: 3 }),
         ("audit", Message::Audit { sequence: 3 }),
         ("replay", Message::Replay { epoch: 2, stage: 3 }),
-        ("beat", Message::Beat { epoch: 1, laps: 260, busy_ms: 12 }),
+        ("beat", Message::Beat { epoch: 1, laps: 260, busy_ms: 12, onward: None }),
+        (
+            "beat onward",
+            Message::Beat { epoch: 1, laps: 260, busy_ms: 0, onward: Some(Onward { rtt_us: 340, relayed: true }) },
+        ),
     ]
 }
 
@@ -115,6 +122,7 @@ fn every_message_comes_back() {
         let back = Message::decode(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
         // By bytes: a NaN is not equal to itself.
         assert_eq!(back.encode(), bytes, "{name}");
+        fuzzed::bytes(&bytes);
     }
 }
 
@@ -318,17 +326,29 @@ fn any_message() -> impl Strategy<Value = Message> {
         hello.prop_map(Message::Hello),
         about.prop_map(Message::About),
         prop::collection::vec(member, 0..4).prop_map(Message::Roster),
-        (sequence.clone(), any::<(u32, u32, u32, u32, u32)>(), rows).prop_map(|(sequence, figures, rows)| {
-            let (lap, stage, position, compute_us, queue_us) = figures;
-            Message::Trace(Trace { sequence, lap, stage, position, compute_us, queue_us, rows })
-        }),
+        (
+            sequence.clone(),
+            any::<(u32, u32, u32, u32, u32, u64)>(),
+            prop::option::of((0..u32::MAX, any::<u64>())),
+            rows
+        )
+            .prop_map(|(sequence, figures, heard, rows)| {
+                let (lap, stage, position, compute_us, queue_us, came_us) = figures;
+                Message::Trace(Trace { sequence, lap, stage, position, compute_us, queue_us, came_us, heard, rows })
+            }),
+        (any::<(u32, u64, u32)>(), prop::option::of(any::<(u32, bool)>())).prop_map(
+            |((epoch, laps, busy_ms), onward)| {
+                let onward = onward.map(|(rtt_us, relayed)| Onward { rtt_us, relayed });
+                Message::Beat { epoch, laps, busy_ms, onward }
+            }
+        ),
         (any::<u32>(), prop::option::of(sequence.clone()), ".{0,12}", ".{0,80}")
             .prop_map(|(epoch, sequence, code, text)| Message::Error(Fault { epoch, sequence, code, text })),
         prop::option::of(sequence).prop_map(|sequence| Message::Finished { sequence }),
     ]
 }
 
-/// What the fuzzer runs, on seeded inputs here.
+/// What the fuzzer runs, on seeded and pinned inputs here. It looks for `pipeline` beside itself.
 #[path = "../../../fuzz/fuzz_targets/properties.rs"]
 mod fuzzed;
 

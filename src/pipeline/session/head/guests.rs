@@ -3,7 +3,7 @@
 use super::super::{Action, proof, send};
 use super::{Admission, HeadError, HeadSession, Phase};
 use crate::pipeline::plan::{Device, Key, short};
-use crate::pipeline::wire::{About, Fault, Hello, Join, Member, Message, Purpose, Ready, VERSION, claim};
+use crate::pipeline::wire::{About, Fault, Hello, Join, Member, Message, Onward, Purpose, Ready, VERSION, claim};
 use std::time::Duration;
 
 /// How often the head says whom it waits for.
@@ -19,6 +19,8 @@ pub(super) struct Guest {
     pub(super) about: Option<About>,
     pub(super) heard: Duration,
     pub(super) ready: Option<Ready>,
+    /// How it reaches the stage behind it.
+    pub(super) onward: Option<Onward>,
 }
 
 impl Guest {
@@ -48,8 +50,10 @@ impl HeadSession {
             return self.refuse(from, "ticket", text);
         }
         self.guests.retain(|guest| guest.key != from);
-        let (hello, about, ready) = (None, None, None);
-        self.guests.push(Guest { key: from, hello, about, heard: now, ready });
+        // Whoever comes again may have another clock.
+        self.clocks.remove(&from);
+        let (hello, about, ready, onward) = (None, None, None, None);
+        self.guests.push(Guest { key: from, hello, about, heard: now, ready, onward });
     }
 
     /// A guest has said all of itself.

@@ -2,7 +2,8 @@
 
 use super::super::answer::{Answer, Flight};
 use super::super::{Action, Entry, send};
-use super::report::drawn;
+use super::clock::us;
+use super::report::{Share, drawn};
 use super::{HeadError, HeadSession, Phase};
 use crate::pipeline::plan::Key;
 use crate::pipeline::wire::{Form, Hop, Message, Next, Trace, row_digest};
@@ -84,7 +85,8 @@ impl HeadSession {
         answer.flights.push_back(Flight { lap, reads, sent: start });
         let compute = now.saturating_sub(start);
         let record = self.laps.entry((sequence, lap)).or_default();
-        (record.rows, record.compute, record.queue) = (rows, vec![compute], vec![Duration::ZERO]);
+        (record.rows, record.sent) = (rows, start);
+        record.shares.insert(0, Share { compute, queue: Duration::ZERO, came: Some(us(start)) });
         if let Some(to) = to {
             let form =
                 if job.anew { Form::Anew } else { Form::Cached { position: job.position, keep: u32::from(reads) } };
@@ -95,7 +97,9 @@ impl HeadSession {
         }
         let compute_us = u32::try_from(compute.as_micros()).unwrap_or(u32::MAX);
         let rows: Vec<(u64, u64)> = digests.into_iter().map(|went| (0, went)).collect();
-        let trace = Trace { sequence, lap, stage: 0, position: job.position, compute_us, queue_us: 0, rows };
+        let (came_us, heard) = (u64::try_from(start.as_micros()).unwrap_or(u64::MAX), None);
+        let (stage, position, queue_us) = (0, job.position, 0);
+        let trace = Trace { sequence, lap, stage, position, compute_us, queue_us, came_us, heard, rows };
         self.compare(index, &trace, (0, layers), slid);
         self.out.push_back(Action::Record(Entry::Hop { answer: index, trace: trace.clone() }));
         self.traces.entry((sequence, 0)).or_default().push(trace);

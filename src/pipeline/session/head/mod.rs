@@ -1,10 +1,11 @@
 //! `HeadSession`: the head from its first guest to the last token.
 //!
-//! [`guests`] come, the plan is made and [`assign`]ed, [`laps`] go round, stages have [`told`] what they made of them, a
-//! [`loss`] starts over from the plan, [`auditing`] has other devices replay, and [`report`] says what it was.
+//! [`guests`] come, the plan is made and [`assign`]ed, [`laps`] go round, stages have [`told`] what they made of them and when by
+//! their [`clock`]s, a [`loss`] starts over from the plan, [`auditing`] has other devices replay, and [`report`] says what it was.
 
 mod assign;
 mod auditing;
+mod clock;
 mod error;
 mod guests;
 mod laps;
@@ -13,7 +14,7 @@ mod report;
 mod told;
 
 pub use error::HeadError;
-pub use report::{Audited, Lap, StageReport};
+pub use report::{Audited, Lap, Share, StageReport};
 
 use super::answer::{Answer, Ask};
 use super::{Action, Verify, send};
@@ -21,6 +22,7 @@ use crate::pipeline::plan::{Demand, Device, Key, Plan, Room, short};
 use crate::pipeline::wire::{Fault, Hello, Message, Trace, WireError, model_hash};
 use crate::pipeline::worker::Worker;
 use auditing::Auditing;
+use clock::Clock;
 use guests::{Guest, REMIND, hex8};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -116,6 +118,8 @@ pub struct HeadSession {
     /// Digests of the stages' programs, once the head's own stage is there.
     programs: Option<Vec<[u8; 32]>>,
     next_sequence: u32,
+    /// The first sequence of the ring that is at work.
+    first_sequence: u32,
     answers: Vec<Answer>,
     /// Rows that came back, by answer: to be read out.
     returns: VecDeque<(usize, Vec<f32>)>,
@@ -123,6 +127,7 @@ pub struct HeadSession {
     /// Copies of hops for the audit, by sequence and stage.
     copies: BTreeMap<(u32, u32), Vec<Copied>>,
     traces: BTreeMap<(u32, u32), Vec<Trace>>,
+    clocks: BTreeMap<Key, Clock>,
     auditing: Auditing,
     /// Sequences whose answers are written while stages may still be telling of their last lap: answer and lap.
     closing: BTreeMap<u32, (usize, u32)>,
@@ -150,11 +155,13 @@ impl HeadSession {
             epoch: 0,
             programs: None,
             next_sequence: 0,
+            first_sequence: 0,
             answers: asks.into_iter().map(Answer::new).collect(),
             returns: VecDeque::new(),
             laps: BTreeMap::new(),
             copies: BTreeMap::new(),
             traces: BTreeMap::new(),
+            clocks: BTreeMap::new(),
             auditing: Auditing::default(),
             closing: BTreeMap::new(),
             patience: None,
@@ -207,7 +214,7 @@ impl HeadSession {
             Message::Error(fault) if self.phase == Phase::Auditing => self.audit_failed(from, &fault.text),
             Message::Ready(ready) => self.ready(from, ready),
             Message::Hop(hop) => self.hop(from, hop, now),
-            Message::Trace(trace) => self.trace(from, trace),
+            Message::Trace(trace) => self.trace(from, trace, now),
             Message::Audit { sequence } => {
                 let stage = self.plan.as_ref().and_then(|plan| plan.stage_of(&from));
                 let answer = self.answers.iter_mut().find(|a| a.sequence == Some(sequence));
@@ -216,6 +223,8 @@ impl HeadSession {
                 }
             }
             Message::Error(fault) if fault.epoch == self.epoch || fault.epoch == 0 => self.fault(from, &fault),
+            // Of another ring, it may speak of a stage that is no more.
+            Message::Beat { epoch, onward: Some(onward), .. } if epoch == self.epoch => guest.onward = Some(onward),
             Message::Beat { .. } | Message::Error(_) => {}
             _ => self.out.push_back(Action::Say(format!("{} sent what only a head sends", short(&from)))),
         }
@@ -273,6 +282,9 @@ impl HeadSession {
         if let Err(error) = self.read_out(worker).and_then(|()| self.feed(worker, clock)) {
             return self.end(Some(error));
         }
+        // What was picked goes out behind this, before the rows that were computed meanwhile.
+        let now = clock();
+        self.answers.iter_mut().for_each(|answer| answer.told.resize(answer.written().len(), now));
         if self.written() {
             self.patience = Some(clock() + self.config.silence);
             self.settle(clock());

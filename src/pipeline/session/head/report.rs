@@ -1,9 +1,11 @@
 //! What a head can say of its run: answers, stages, laps, losses, and what was copied for the audit.
 
 use super::super::answer::{Answer, Outcome};
+use super::clock::us;
 use super::{Copied, HeadSession};
 use crate::pipeline::plan::{Key, Plan};
-use crate::pipeline::wire::{Ready, Trace};
+use crate::pipeline::wire::{Onward, Ready, Trace};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// One lap as it was: for reports.
@@ -11,12 +13,55 @@ use std::time::Duration;
 pub struct Lap {
     /// Rows.
     pub rows: usize,
-    /// From the head's step to the row that came back.
+    /// When the head's step began.
+    pub sent: Duration,
+    /// From the head's step to the row that came back; zero until it has.
     pub time: Duration,
-    /// Computing, by stage, the head's first.
-    pub compute: Vec<Duration>,
-    /// Waiting for a step that was under way, by stage.
-    pub queue: Vec<Duration>,
+    /// What each stage has told of it, the head's own share first. They come in any order.
+    pub shares: BTreeMap<usize, Share>,
+}
+
+/// One stage's share of a lap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Computing.
+    pub compute: Duration,
+    /// Waiting for a step that was under way.
+    pub queue: Duration,
+    /// When the rows came, in microseconds of the head's clock; none as long as the stage's own is not known.
+    pub came: Option<i64>,
+}
+
+impl Lap {
+    /// When the rows came back to the head, if they have.
+    #[must_use]
+    pub fn back(&self) -> Option<Duration> {
+        (!self.time.is_zero()).then(|| self.sent + self.time)
+    }
+
+    /// Computing, of all stages.
+    #[must_use]
+    pub fn compute(&self) -> Duration {
+        self.shares.values().map(|share| share.compute).sum()
+    }
+
+    /// What of it is neither computing nor waiting for a step under way.
+    #[must_use]
+    pub fn idle(&self) -> Duration {
+        self.time.saturating_sub(self.shares.values().map(|share| share.compute + share.queue).sum())
+    }
+
+    /// Each hop in microseconds, from the end of a stage's computing to when the next one has the rows, from the last one to the
+    /// head. Their sum is what of the lap is [`idle`](Self::idle); by as much as a stage's clock is known wrongly, the hop to it
+    /// is told too short and the one from it too long, or the other way round, less than nothing if need be.
+    #[must_use]
+    pub fn hops(&self) -> Option<Vec<i64>> {
+        let came = self.shares.values().map(|share| share.came).collect::<Option<Vec<i64>>>()?;
+        let arrivals = came.iter().skip(1).copied().chain([us(self.back()?)]);
+        let went =
+            self.shares.values().zip(&came).map(|(share, came)| came.saturating_add(us(share.compute + share.queue)));
+        Some(arrivals.zip(went).map(|(arrived, went)| arrived.saturating_sub(went)).collect())
+    }
 }
 
 /// What a stage was and did.
@@ -28,6 +73,8 @@ pub struct StageReport {
     pub ready: Option<Ready>,
     /// What computes, by name.
     pub backend: String,
+    /// How it reaches the next stage; none for the head and for the last one, whose next stage is the head.
+    pub onward: Option<Onward>,
 }
 
 /// What was copied of one sequence's hops to one stage, and what was said of them.
@@ -73,15 +120,18 @@ impl HeadSession {
             let key = plan.key(stage).unwrap_or_default();
             let guest = self.guests.iter().find(|guest| guest.key == key);
             let backend = guest.and_then(|g| g.hello.as_ref()).map_or(&self.config.hello.backend, |h| &h.backend);
-            StageReport { key, ready: guest.and_then(|g| g.ready), backend: backend.clone() }
+            let (ready, onward) = (guest.and_then(|g| g.ready), guest.and_then(|g| g.onward));
+            StageReport { key, ready, backend: backend.clone(), onward }
         };
         (0..plan.stages.len()).map(report).collect()
     }
 
-    /// Laps whose rows have come back and whose traces are whole, in order.
+    /// Laps of the ring at work whose rows have come back and whose traces are whole, in order. In a ring of before a loss other
+    /// devices may have been these stages.
     pub fn laps(&self) -> impl Iterator<Item = &Lap> {
         let stages = self.plan.as_ref().map_or(0, |plan| plan.stages.len());
-        self.laps.values().filter(move |lap| !lap.time.is_zero() && lap.compute.len() == stages)
+        let laps = self.laps.range((self.first_sequence, 0)..).map(|(_, lap)| lap);
+        laps.filter(move |lap| lap.back().is_some() && lap.shares.len() == stages)
     }
 
     /// What was copied of a stage's hops for the audit, and what the stage says that it made of them.

@@ -1,29 +1,45 @@
 //! What stages tell of their hops, held to what is recorded; and the end, once all is told.
 
 use super::super::{Action, Entry};
+use super::report::Share;
 use super::{HeadError, HeadSession};
 use crate::pipeline::plan::Key;
 use crate::pipeline::wire::Trace;
 use std::time::Duration;
 
 impl HeadSession {
-    pub(super) fn trace(&mut self, from: Key, trace: Trace) {
+    pub(super) fn trace(&mut self, from: Key, trace: Trace, now: Duration) {
         let Some((plan, stage)) = self.plan.as_ref().and_then(|plan| Some((plan, plan.stage_of(&from)?))) else {
             return;
         };
         if stage != trace.stage as usize || stage == 0 {
             return;
         }
-        let layers = plan.stages[stage].layers.clone();
+        let (layers, last) = (plan.stages[stage].layers.clone(), stage + 1 == plan.stages.len());
         let (sequence, lap) = (trace.sequence, trace.lap);
-        if let Some(record) = self.laps.get_mut(&(sequence, lap))
-            && record.compute.len() == stage
-        {
-            record.compute.push(Duration::from_micros(trace.compute_us.into()));
-            record.queue.push(Duration::from_micros(trace.queue_us.into()));
+        let answer = self.answer_of(sequence);
+        let heard = answer.zip(trace.heard).and_then(|(answer, (token, at))| {
+            let told = *self.answers[answer].told.get(token as usize)?;
+            Some((told, at))
+        });
+        let record = self.laps.get_mut(&(sequence, lap));
+        let clock = self.clocks.entry(from).or_default();
+        if let Some((told, at)) = heard {
+            clock.heard(told, at);
+        }
+        // The last stage's rows come before it tells of them, and the head may be at the next ones by then.
+        let told = if last { record.as_ref().and_then(|record| record.back()) } else { Some(now) };
+        if let Some(told) = told {
+            let busy = u64::from(trace.queue_us) + u64::from(trace.compute_us);
+            clock.told(trace.came_us.saturating_add(busy), told);
+        }
+        if let Some(record) = record {
+            let us = |us: u32| Duration::from_micros(us.into());
+            let (compute, queue) = (us(trace.compute_us), us(trace.queue_us));
+            record.shares.entry(stage).or_insert(Share { compute, queue, came: clock.here(trace.came_us) });
         }
         self.traces.entry((sequence, trace.stage)).or_default().push(trace.clone());
-        if let Some(index) = self.answer_of(sequence) {
+        if let Some(index) = answer {
             let slid = self.config.stateless && self.answers[index].ids.len() > self.config.room.step_rows as usize;
             self.compare(index, &trace, (layers.start, layers.end), slid);
             self.out.push_back(Action::Record(Entry::Hop { answer: index, trace }));

@@ -57,11 +57,15 @@ impl StageSession {
             let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
             let (compute_us, queue_us) = (us(compute), us(start.saturating_sub(came)));
             let (sequence, lap) = (hop.sequence, hop.lap);
+            let moment = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            let flow = self.held.as_ref().and_then(|held| held.flows.get(&sequence));
+            let heard = flow.and_then(|flow| flow.heard).map(|(index, at)| (index, moment(at)));
             if replays.is_none() {
                 let (to, onward) = self.onward(hop, hidden, width);
                 self.out.push_back(Action::Send { to, message: Message::Hop(onward), spoil });
             }
-            let trace = Trace { sequence, lap, stage, position, compute_us, queue_us, rows };
+            let came_us = moment(came);
+            let trace = Trace { sequence, lap, stage, position, compute_us, queue_us, came_us, heard, rows };
             self.out.push_back(send(self.head, Message::Trace(trace)));
         }
     }
@@ -147,7 +151,7 @@ impl StageSession {
             let text = format!("stage {stage}: {rows} rows, the plan says at most {}", held.assign.plan.room.step_rows);
             return self.fail("shape", Some(sequence), text);
         }
-        held.flows.insert(sequence, Flow { lap: lap + 1, position: expected + rows });
+        held.flows.insert(sequence, Flow { lap: lap + 1, position: expected + rows, ..flow });
         if held.audited.contains(&sequence) {
             let copy = Hop { next: Next::Copy, ..hop.clone() };
             self.out.push_back(send(self.head, Message::Hop(copy)));

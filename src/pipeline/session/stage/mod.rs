@@ -102,11 +102,13 @@ struct Held {
     queue: VecDeque<(Hop, Duration)>,
 }
 
-/// What a sequence's next hop must be.
+/// What a sequence's next hop must be, and what was heard of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     lap: u32,
     position: u32,
+    /// The token of it that the head told last, and when.
+    heard: Option<(u32, Duration)>,
 }
 
 impl StageSession {
@@ -189,7 +191,12 @@ impl StageSession {
                 self.ended = Some(Err(StageError::Head { head, code: fault.code, text: fault.text }));
                 self.out.push_back(Action::Done);
             }
-            Message::Token { sequence, index, token } => self.out.push_back(Action::Told { sequence, index, token }),
+            Message::Token { sequence, index, token } => {
+                if let Some(flow) = self.held.as_mut().and_then(|held| held.flows.get_mut(&sequence)) {
+                    flow.heard = Some((index, now));
+                }
+                self.out.push_back(Action::Told { sequence, index, token });
+            }
             Message::Beat { .. } => {}
             _ => self.out.push_back(Action::Say("the head sent what a head does not send; it is not heard".into())),
         }

@@ -21,6 +21,41 @@ fn a_ring_writes_what_one_machine_writes() {
     }
 }
 
+/// By a clock in which a step takes each device a round, whatever is in it: rounds, and how many devices compute in one.
+#[test]
+fn many_sequences_keep_all_stages_busy() {
+    const TOKENS: usize = 20;
+    let model = model("demo");
+    let run = |count: usize| {
+        let asks = vec![ask(&[1, 2, 3], TOKENS); count];
+        let mut ring = Ring::new(&model, &Setup { stages: 3, ..Setup::default() }, asks);
+        let (mut rounds, mut computing) = (0_u32, 0);
+        for round in 1.. {
+            assert!(round < 10_000, "{:#?}", ring.said);
+            let before = ring.wire.len();
+            ring.round(round);
+            if ring.head.ended().is_some() {
+                break;
+            }
+            let hops = ring.wire[before..].iter().filter(|(.., bytes)| bytes[..4] == (-29_i32).to_le_bytes());
+            let devices = hops.map(|(from, ..)| *from).collect::<std::collections::BTreeSet<Key>>().len();
+            // Joining and telling are no laps.
+            rounds += u32::from(devices > 0);
+            computing += devices;
+        }
+        let written: Vec<Vec<u32>> = ring.head.outcomes().into_iter().map(|outcome| outcome.ids).collect();
+        assert!(written.len() == count && written.iter().all(|ids| *ids == written[0] && ids.len() == TOKENS));
+        (f64::from(rounds), computing as f64 / f64::from(rounds))
+    };
+    let (one, eight) = (run(1), run(8));
+    println!(
+        "{TOKENS} tokens of a sequence: {} rounds, {} of 4 devices compute; of eight: {}, {}",
+        one.0, one.1, eight.0, eight.1
+    );
+    assert!(one.0 >= 4.0 * TOKENS as f64 && one.1 == 1.0, "{one:?}");
+    assert!(8.0 * one.0 > 1.7 * eight.0 && eight.1 > 3.5, "{eight:?}");
+}
+
 #[test]
 fn laps_of_the_last_tokens_write_the_same_until_the_window_slides() {
     for name in ["given/qwen3", "demo"] {

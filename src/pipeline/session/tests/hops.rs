@@ -144,6 +144,8 @@ fn hops_of_before_a_loss_are_dropped_and_a_stage_frees_what_it_held() {
     let hops = hops_to(&ring, survivor);
     let numbers: std::collections::BTreeSet<u32> = hops.iter().map(|hop| hop.sequence).collect();
     assert_eq!(numbers.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    // What is said of stages is of those that ended it.
+    assert_eq!(ring.head.laps().count(), hops.iter().filter(|hop| hop.sequence >= 2).count());
     let mut stage = standing(&ring, survivor, true);
     let previous = ring.head.plan().unwrap().key(ring.head.plan().unwrap().stage_of(&survivor).unwrap() - 1).unwrap();
     let (code, said) = made_of(&mut stage, previous, hops[0].clone());
@@ -217,6 +219,38 @@ fn every_device_hears_of_every_token() {
         }
         assert_eq!(heard, written, "{key:?}");
     }
+}
+
+/// Stages whose clocks begin days apart, and a way from the one to the other that is longer than all others.
+#[test]
+fn every_hop_has_its_own_time_and_no_clock_is_set() {
+    let model = model("demo");
+    let ms = Duration::from_millis;
+    let [first, second, third] = [[1; 32], [2; 32], [3; 32]];
+    let of = |ways: &[((Key, Key), Duration)]| {
+        let mut ring = Ring::new(&model, &Setup { stages: 3, ..Setup::default() }, vec![ask(&[1, 2, 3], 24)]);
+        ring.ahead = BTreeMap::from([(first, ms(7)), (second, ms(500_000_000)), (third, ms(3600))]);
+        ring.ways = ways.iter().copied().collect();
+        ring.run().unwrap();
+        // However late a stage's account of a lap comes, behind that of the next stage even, no lap lacks it.
+        let laps: Vec<&Lap> = ring.head.laps().filter(|lap| lap.rows == 1).collect();
+        assert_eq!(laps.len(), 23);
+        // Of the first one a stage may hear no token before it has computed.
+        let known: Vec<_> = laps.iter().filter_map(|lap| Some((lap.idle(), lap.hops()?))).collect();
+        assert!(known.len() >= 22, "{}", known.len());
+        for (idle, hops) in &known {
+            assert_eq!(Duration::from_micros(hops.iter().sum::<i64>() as u64), *idle, "a lap is the sum of its parts");
+        }
+        assert!(known.iter().all(|(_, hops)| *hops == known[0].1), "{known:?}");
+        known[0].1.clone()
+    };
+    // A round of 5 ms each.
+    assert_eq!(of(&[]), [5000, 5000, 5000, 5000]);
+    assert_eq!(of(&[((first, second), ms(40))]), [5000, 45_000, 5000, 5000]);
+    assert_eq!(of(&[((third, HEAD), ms(20)), ((HEAD, third), ms(20))]), [5000, 5000, 5000, 25_000]);
+    assert_eq!(of(&[((HEAD, first), ms(10)), ((first, HEAD), ms(10))]), [15_000, 5000, 5000, 5000]);
+    // What the head's ways to a stage and back differ in nobody can tell: half of it is told of the wrong hop.
+    assert_eq!(of(&[((HEAD, second), ms(10))]), [5000, 0, 10_000, 5000]);
 }
 
 #[test]

@@ -148,6 +148,12 @@ struct Ring<'a> {
     /// What each stage was told of tokens: sequence, place, token.
     told: BTreeMap<Key, Vec<(u32, u32, u32)>>,
     now: Duration,
+    /// What a stage's clock is ahead of the head's.
+    ahead: BTreeMap<Key, Duration>,
+    /// How long messages from the one to the other take beyond a round.
+    ways: BTreeMap<(Key, Key), Duration>,
+    /// Messages on such a way, and when they are there.
+    travelling: Vec<(Duration, Key, Key, Vec<u8>)>,
     /// Changes a message on its way; none: as it is. Several: duplicates.
     bend: Box<Bend<'a>>,
 }
@@ -216,6 +222,9 @@ impl<'a> Ring<'a> {
             records: Vec::new(),
             told: BTreeMap::new(),
             now: Duration::ZERO,
+            ahead: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            travelling: Vec::new(),
             bend: Box::new(|_, _, message| vec![message]),
         };
         if setup.stages == 0 {
@@ -258,15 +267,21 @@ impl<'a> Ring<'a> {
         self.now += Duration::from_millis(5);
         let now = self.now;
         self.act();
-        let frames: Vec<_> = self.queue.drain(..).collect();
-        for (from, to, frame) in frames {
+        for (from, to, frame) in std::mem::take(&mut self.queue) {
+            let way = self.ways.get(&(from, to)).copied().unwrap_or_default();
+            self.travelling.push((now + way, from, to, frame));
+        }
+        let (there, travelling) = std::mem::take(&mut self.travelling).into_iter().partition(|(due, ..)| *due <= now);
+        self.travelling = travelling;
+        let there: Vec<_> = there;
+        for (_, from, to, frame) in there {
             self.deliver(from, to, frame);
         }
         if round.is_multiple_of(100) {
             for (key, stage) in &mut self.stages {
                 if !stage.dead && !stage.frozen {
                     let (epoch, laps) = stage.session.pulse();
-                    let beat = Message::Beat { epoch, laps, busy_ms: 0 };
+                    let beat = Message::Beat { epoch, laps, busy_ms: 0, onward: None };
                     self.queue.push_back((*key, HEAD, beat.encode()));
                 }
             }
@@ -276,7 +291,8 @@ impl<'a> Ring<'a> {
         if let Some(worker) = &mut self.worker {
             self.head.work(worker, &clock);
         }
-        for stage in self.stages.values_mut().filter(|stage| !stage.dead && !stage.frozen) {
+        for (key, stage) in self.stages.iter_mut().filter(|(_, stage)| !stage.dead && !stage.frozen) {
+            let clock = || now + self.ahead.get(key).copied().unwrap_or_default();
             if let Some(worker) = &mut stage.worker {
                 stage.session.work(worker, &clock);
             }
@@ -296,6 +312,7 @@ impl<'a> Ring<'a> {
                 Err(error) => self.head.bad(from, &error),
             }
         } else if let Some(stage) = self.stages.get_mut(&to).filter(|stage| !stage.dead && !stage.frozen) {
+            let now = now + self.ahead.get(&to).copied().unwrap_or_default();
             match decoded {
                 Ok(message) => stage.session.message(from, message, now),
                 Err(error) => stage.session.bad(from, &error),
