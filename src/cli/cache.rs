@@ -4,7 +4,7 @@ use super::args::JsonArg;
 use super::failure::Failure;
 use super::out;
 use crate::checkpoint::hub::store::{Damage, Entry};
-use crate::checkpoint::hub::{HubError, ModelId, Settings, Store};
+use crate::checkpoint::hub::{HubError, ModelId, Store};
 use crate::image_cache::ImageCache;
 use clap::{Args as ClapArgs, Subcommand};
 use serde::Serialize;
@@ -85,7 +85,8 @@ struct Cleaned {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let images = ImageCache::of_user().ok_or(HubError::NoCache)?;
-    let store = Store::new(Settings::from_env()?.spans.ok_or(HubError::NoCache)?);
+    // The place alone: a token that cannot be used is no reason to keep what is to be removed.
+    let store = Store::of_user().ok_or(HubError::NoCache)?;
     match &args.action {
         Action::List { json } => list(&store, &images, json.json),
         Action::Verify { model, json } => verify(&store, &chosen(&store, model.as_deref())?, json.json),

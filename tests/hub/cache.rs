@@ -1,5 +1,6 @@
 //! The caches: ours, which survives being killed and spoilt, and the standard one, which is read first.
 
+use super::load::SMALL_SMOL;
 use super::rude::{Act, Rude};
 use super::server::{Desk, Server, desk, same_weights, settings};
 use super::site::{COMMIT, Content, MODEL, Reply, Site};
@@ -9,6 +10,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use wordline::checkpoint::Checkpoint;
@@ -133,6 +136,48 @@ fn a_fetch_that_is_killed_leaves_a_cache_that_the_next_one_uses() {
     assert_eq!(check.code, 0, "{}", check.out);
 }
 
+/// A fetch that is killed in the middle of a file loses the span that was on its way, and not those before it.
+#[test]
+fn what_came_before_a_kill_is_not_asked_for_again() {
+    const SPAN: u64 = 4 << 20;
+    let site = SMALL_SMOL.site();
+    let local = TempDir::new().unwrap();
+    for (name, content) in &site.files {
+        let Content::Bytes(bytes) = content else { panic!() };
+        fs::write(local.path().join(name), bytes).unwrap();
+    }
+    // The first time there is time to be killed in.
+    let rude = Rude::new(site, |seen, before, reply| {
+        let mut acts = vec![Act::Send(reply.head(reply.body.len()))];
+        for piece in reply.body.chunks(64 << 10) {
+            acts.push(Act::Send(piece.to_vec()));
+            if seen.file == "model.safetensors" && before < 3 {
+                acts.push(Act::Wait(Duration::from_millis(5)));
+            }
+        }
+        acts
+    });
+    let cache = TempDir::new().unwrap();
+    let fetch = || program(&rude.endpoint, cache.path(), &["fetch", MODEL, "--json"]);
+    let mut child = fetch().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let store = wordline::checkpoint::hub::Store::new(cache.path().join("wl/hub"));
+    let held = || store.list().iter().map(|entry| entry.bytes).sum::<u64>();
+    let begun = std::time::Instant::now();
+    while held() < SPAN && child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "it was killed before its end");
+    let again = ran(fetch().output().unwrap());
+    assert_eq!(again.code, 0, "{}", again.err);
+    let report: Value = serde_json::from_str(&again.out).unwrap();
+    let [wanted, cached, bytes] =
+        ["wanted", "cached", "bytes"].map(|key| report["files"]["model.safetensors"][key].as_u64().unwrap());
+    assert!(cached >= SPAN && cached < wanted && bytes == wanted - cached, "{report}");
+    let checkpoint = Desk::new(&rude.endpoint, cache.path()).open().unwrap();
+    same_weights(&checkpoint, &Checkpoint::open(local.path()).unwrap());
+}
+
 #[test]
 fn two_at_once_share_one_fetch() {
     let server = Server::changing(Site::of(&path(FIXTURE)), |seen, _, reply| match seen.file.as_str() {
@@ -191,23 +236,34 @@ fn offline_is_what_the_caches_hold() {
     assert!(desk.remarks.lock().unwrap()[0].contains(COMMIT));
 }
 
-/// The standard cache's folders, as the Hub's own client makes them.
-fn snapshot(cache: &Path, files: &[&str]) {
+/// The standard cache's folders, as the Hub's own client makes them: a snapshot's files are links to blobs, where there
+/// are links. Returns the snapshot.
+fn snapshot(cache: &Path, commit: &str, fixture: &str, files: &[&str]) -> PathBuf {
     let repo = cache.join("hf/hub").join(format!("models--{}", MODEL.replace('/', "--")));
-    let folder = repo.join("snapshots").join(COMMIT);
-    fs::create_dir_all(&folder).unwrap();
-    fs::create_dir_all(repo.join("refs")).unwrap();
-    fs::write(repo.join("refs/main"), COMMIT).unwrap();
-    for file in files {
-        fs::copy(path(FIXTURE).join(file), folder.join(file)).unwrap();
+    let (folder, blobs) = (repo.join("snapshots").join(commit), repo.join("blobs"));
+    for folder in [&folder, &blobs, &repo.join("refs")] {
+        fs::create_dir_all(folder).unwrap();
     }
+    fs::write(repo.join("refs/main"), commit).unwrap();
+    for (number, file) in files.iter().enumerate() {
+        let from = path(fixture).join(file);
+        #[cfg(unix)]
+        {
+            let blob = format!("{number:064x}");
+            fs::copy(from, blobs.join(&blob)).unwrap();
+            std::os::unix::fs::symlink(format!("../../blobs/{blob}"), folder.join(file)).unwrap();
+        }
+        #[cfg(not(unix))]
+        fs::copy(from, folder.join(file)).map(|_| number).unwrap();
+    }
+    folder
 }
 
 #[test]
 fn the_standard_cache_is_read_first() {
     let server = Server::new(Site::of(&path(FIXTURE)));
     let (cache, desk) = desk(&server);
-    snapshot(cache.path(), &["config.json", "tokenizer.json", "model.safetensors"]);
+    snapshot(cache.path(), COMMIT, FIXTURE, &["config.json", "tokenizer.json", "model.safetensors"]);
     let checkpoint = desk.open().unwrap();
     assert_eq!(fetch_all(&checkpoint), 0);
     same_weights(&checkpoint, &model(FIXTURE).checkpoint);
@@ -230,6 +286,71 @@ fn the_standard_cache_is_read_first() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, &bytes).unwrap();
     assert_ne!(desk.open().unwrap().weights.identity().unwrap(), before);
+}
+
+/// Of several weight files the standard cache has one, and a link whose blob has gone, as a download that was cut leaves it.
+#[test]
+fn a_copy_in_part_is_completed_from_the_hub() {
+    const FILES: [&str; 3] =
+        ["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors"];
+    let server = Server::new(Site::of(&path("given/mistral")));
+    let (cache, desk) = desk(&server);
+    let folder = snapshot(cache.path(), COMMIT, "given/mistral", &["config.json", FILES[1]]);
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("../../blobs/gone", folder.join(FILES[2])).unwrap();
+    let checkpoint = desk.open().unwrap();
+    let stored = |file: &str| -> u64 {
+        let entries = checkpoint.weights.entries().filter(|(own, _)| *own == file);
+        entries.map(|(_, entry)| entry.bytes.end - entry.bytes.start).sum()
+    };
+    assert_eq!(fetch_all(&checkpoint), stored(FILES[0]) + stored(FILES[2]));
+    assert!(server.of(FILES[1]).is_empty(), "{:?}", server.of(FILES[1]));
+    same_weights(&checkpoint, &model("given/mistral").checkpoint);
+    // The part that is a copy is known by its content, for nobody holds it to a digest.
+    let before = checkpoint.weights.identity().unwrap();
+    drop(checkpoint);
+    let copy = folder.join(FILES[1]);
+    let mut bytes = fs::read(&copy).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&copy, &bytes).unwrap();
+    assert_ne!(desk.open().unwrap().weights.identity().unwrap(), before);
+    // One that makes no sense is named by its path, for it is what has to go.
+    fs::write(&copy, &bytes[..2000]).unwrap();
+    let error = desk.open().unwrap_err().to_string();
+    assert!(error.contains(copy.to_str().unwrap()), "{error}");
+    fs::write(folder.join("config.json"), "{").unwrap();
+    let error = desk.open().unwrap_err().to_string();
+    assert!(error.contains(folder.join("config.json").to_str().unwrap()), "{error}");
+}
+
+/// The Hub's own client and this one each note what a revision was; offline, whoever asked last is believed.
+#[test]
+fn without_the_hub_a_revision_is_what_it_was_last() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let (cache, first) = desk(&server);
+    first.open().unwrap();
+    let theirs = "f".repeat(40);
+    snapshot(cache.path(), &theirs, FIXTURE, &["config.json", "model.safetensors"]);
+    let ours = find(&cache.path().join("wl"), "refs/main");
+    let at = |path: &Path, seconds: u64| {
+        let time = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        fs::File::options().append(true).open(path).unwrap().set_modified(time).unwrap();
+    };
+    let offline = || {
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.offline = true;
+        Desk::with(settings).open().unwrap().folder.repo().unwrap().commit().to_string()
+    };
+    let refs = find(&cache.path().join("hf"), "refs/main");
+    at(&ours, 1000);
+    at(&refs, 2000);
+    assert_eq!(offline(), theirs);
+    at(&refs, 500);
+    assert_eq!(offline(), COMMIT);
+    // To ask again is to know it anew, though nothing has changed.
+    at(&refs, 2000);
+    first.open().unwrap();
+    assert_eq!(offline(), COMMIT);
 }
 
 /// The name of a weight image tells models apart that have commit, shapes and etags in common.
@@ -265,6 +386,27 @@ fn a_link_in_place_of_the_data_is_not_followed() {
     let checkpoint = desk.open().unwrap();
     same_weights(&checkpoint, &model(FIXTURE).checkpoint);
     assert_eq!(fs::read(&victim).unwrap(), b"mine");
+    // What says that a file is absent, and what is locked.
+    let plant = |name: &str| {
+        let link = data.with_file_name(name);
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        link
+    };
+    let absent = plant("chat_template.jinja.absent");
+    assert_eq!(checkpoint.folder.read("chat_template.jinja").unwrap(), None);
+    assert_eq!(server.of("chat_template.jinja").len(), 1, "a link says nothing");
+    assert!(!absent.is_symlink());
+    drop(checkpoint);
+    let before = fs::metadata(&victim).unwrap().modified().unwrap();
+    for name in ["use", "model.safetensors.lock"] {
+        let link = plant(name);
+        let error = Desk::new(&server.endpoint, cache.path()).open().unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("a link"), "{error}");
+        fs::remove_file(link).unwrap();
+    }
+    assert_eq!(fs::read(&victim).unwrap(), b"mine");
+    assert_eq!(fs::metadata(&victim).unwrap().modified().unwrap(), before);
 }
 
 /// The program in a mount namespace of its own where `script` sets up its cache; `None`, with a reason, where none can be.
@@ -366,6 +508,115 @@ fn the_cache_keeps_to_its_limit() {
         assert!(store.remove(entry).unwrap());
     }
     assert!(store.list().is_empty());
+}
+
+/// Who makes room counts what others are about to bring, or two would fill the cache twice.
+#[test]
+fn two_that_fetch_at_once_keep_to_the_limit_together() {
+    let size = model(FIXTURE).checkpoint.weights.stored_bytes();
+    let (site, limit) = (Site::of(&path(FIXTURE)), size + size / 2);
+    let holds = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&holds);
+    // The first one's weights do not come as long as this holds.
+    let slow = Server::changing(site.clone(), move |seen, _, reply| {
+        let weights = seen.range.as_ref().is_some_and(|range| range.end - range.start == size);
+        while weights && held.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        reply
+    });
+    let [second, third] = [Server::new(site.clone()), Server::new(site)];
+    let cache = TempDir::new().unwrap();
+    let store = wordline::checkpoint::hub::Store::new(cache.path().join("wl/hub"));
+    let here = || store.list().iter().map(|entry| entry.bytes).sum::<u64>();
+    let open = |server: &Server, limit: u64| {
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.cache_limit = Some(limit);
+        Desk::with(settings).open().unwrap()
+    };
+    let fetch = |checkpoint: &Checkpoint| {
+        let names = names(checkpoint);
+        let fetched = checkpoint.weights.fetch(names.iter().map(String::as_str), &|_, _| {});
+        fetched.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let checkpoint = open(&slow, limit);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| fetch(&checkpoint));
+        while slow.of("model.safetensors").len() < 3 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Of those weights not one byte is here yet.
+        let refused = fetch(&open(&second, limit));
+        let both = fetch(&open(&second, 3 * size));
+        let before = here();
+        holds.store(false, Ordering::Relaxed);
+        assert!(refused.clone().is_err_and(|error| error.contains("--cache-limit")), "{refused:?}");
+        assert_eq!(both, Ok(()), "there is room for two");
+        assert!((size..2 * size).contains(&before), "{before}");
+        running.join().unwrap().unwrap();
+    });
+    same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+    assert!(here() >= 2 * size, "{}", here());
+    // Nothing is on its way now, and what nobody has open goes.
+    drop(checkpoint);
+    fetch(&open(&third, limit)).unwrap();
+    assert!((size..=limit).contains(&here()), "{}", here());
+}
+
+#[test]
+fn the_cache_is_checked_and_cleaned_by_model_and_commit() {
+    let server = Server::new(Site::of(&path(FIXTURE)));
+    let (cache, desk) = desk(&server);
+    fetch_all(&desk.open().unwrap());
+    // Two commits of one model, and another model.
+    let folder = find(cache.path(), "model.safetensors.journal").parent().unwrap().to_owned();
+    let other = "f".repeat(40);
+    let host = folder.parent().unwrap().parent().unwrap();
+    for copy in [folder.with_file_name(&other), host.join("other--model").join(COMMIT)] {
+        fs::create_dir_all(&copy).unwrap();
+        for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap()) {
+            fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
+    }
+    // A token that cannot be used is no reason to keep what is to be removed.
+    let run = |args: &[&str]| {
+        let mut command = program(&server.endpoint, cache.path(), &[&["cache"][..], args].concat());
+        ran(command.env("HF_TOKEN", "no token").output().unwrap())
+    };
+    let json = |args: &[&str]| -> Value {
+        let ran = run(&[args, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let models = || -> Vec<String> {
+        let listed = json(&["list"]);
+        let name =
+            |entry: &Value| format!("{}@{}", entry["model"].as_str().unwrap(), &entry["commit"].as_str().unwrap()[..1]);
+        let mut names: Vec<_> = listed["models"].as_array().unwrap().iter().map(name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(models(), ["other/model@0", &format!("{MODEL}@0"), &format!("{MODEL}@f")]);
+    for (model, count) in [("other/model", 1), (MODEL, 2), (format!("{MODEL}@{COMMIT}").as_str(), 1), ("no/such", 0)] {
+        assert_eq!(json(&["verify", model])["models"].as_array().unwrap().len(), count, "{model}");
+    }
+    for (model, word) in [(format!("{MODEL}@main"), "full commit"), ("../..".to_owned(), "owner nor name")] {
+        let refused = run(&["clean", &model]);
+        assert!(refused.code == 2 && refused.err.contains(word), "{}", refused.err);
+    }
+    assert_eq!(json(&["clean", &format!("{MODEL}@{other}")])["models"], 1);
+    assert_eq!(models(), ["other/model@0", &format!("{MODEL}@0")]);
+    assert_eq!(json(&["clean", "other/model"])["models"], 1);
+    // One that a process has open stays, and that is said.
+    let checkpoint = desk.open().unwrap();
+    let cleaned = run(&["clean", MODEL, "--json"]);
+    let report: Value = serde_json::from_str(&cleaned.out).unwrap();
+    assert_eq!((&report["models"], &report["in_use"]), (&0.into(), &1.into()), "{report}");
+    assert!(cleaned.err.contains("in use"), "{}", cleaned.err);
+    same_weights(&checkpoint, &model(FIXTURE).checkpoint);
+    drop(checkpoint);
+    assert_eq!(json(&["clean", MODEL])["models"], 1);
+    assert!(models().is_empty());
 }
 
 #[test]

@@ -71,6 +71,11 @@ fn fetch_says_bytes_and_requests_by_file() {
     assert!(sum(&all, "cached") >= sum(&part, "wanted") && sum(&part, "wanted") > 0);
     let again = bench.json(&["fetch", MODEL, "--json"]);
     assert_eq!((sum(&again, "bytes"), sum(&again, "requests"), &again["requests"]), (0, 0, &1.into()));
+    // What is here needs no network.
+    bench.server.forget();
+    let local = ran(program(&bench.server.endpoint, bench.cache.path(), &["fetch", "demo"]).output().unwrap());
+    assert!(local.code == 0 && local.out.contains("nothing to fetch"), "{}{}", local.out, local.err);
+    assert!(bench.server.seen().is_empty());
     for (args, words) in [
         (vec!["fetch", MODEL, "--layers", "0..99"], vec!["99", "layers"]),
         (vec!["fetch", MODEL, "--layers", "2..1"], vec!["A..B"]),

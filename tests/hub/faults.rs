@@ -4,6 +4,7 @@ use super::rude::{Act, Rude};
 use super::server::{Desk, Server, desk, same_weights, settings};
 use super::site::{COMMIT, Reply, Seen, Site};
 use crate::support::{model, path};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use wordline::checkpoint::hub::{HubError, Settings};
@@ -194,7 +195,7 @@ fn a_server_that_asks_to_wait() {
 
 #[test]
 fn a_server_that_fails_and_then_serves() {
-    for status in [500, 502, 503, 504, 408] {
+    for status in [500, 501, 502, 503, 504, 507, 520, 599, 408, 425] {
         let server = Server::changing(site(), move |_, before, reply| {
             // The first of every two requests for a file.
             if before % 2 == 0 { Reply::new(status) } else { reply }
@@ -207,6 +208,26 @@ fn a_server_that_fails_and_then_serves() {
     says(&error, &["config.json", "500", "3 tries"]);
     let error = refusal(|_, _, _| Reply::new(418));
     assert!(matches!(error, HubError::Status { status: 418, .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_fails_is_left_alone_longer_each_time() {
+    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let noted = Arc::clone(&times);
+    let server = Server::changing(site(), move |_, _, _| {
+        noted.lock().unwrap().push(Instant::now());
+        Reply::new(503)
+    });
+    let cache = TempDir::new().unwrap();
+    let mut settings = settings(&server.endpoint, cache.path());
+    (settings.limits.tries, settings.limits.backoff) = (4, Duration::from_millis(100));
+    let error = hub_error(load(&Desk::with(settings)).unwrap_err());
+    assert!(matches!(error, HubError::GaveUp { tries: 4, .. }), "{error}");
+    // Doubled after each, of which half at least is waited.
+    let times = times.lock().unwrap();
+    let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let least = [50, 100, 200].map(Duration::from_millis);
+    assert!(pauses.len() == 3 && pauses.iter().zip(least).all(|(pause, least)| *pause >= least), "{pauses:?}");
 }
 
 /// Settings whose patience is a blink.
@@ -266,6 +287,32 @@ fn a_connection_that_is_cut_is_resumed_where_it_was_cut() {
     let cache = TempDir::new().unwrap();
     let error = hub_error(load(&Desk::new(&rude.endpoint, cache.path())).unwrap_err());
     assert!(matches!(error, HubError::GaveUp { .. }), "{error}");
+}
+
+/// All bytes that were asked for came: that nothing says so at the end costs no request.
+#[test]
+fn a_body_that_has_all_its_bytes_and_no_end() {
+    for chunked in [true, false] {
+        let rude = Rude::new(site(), move |seen, _, reply| {
+            if seen.file != WEIGHTS {
+                return vec![Act::Send(reply.wire())];
+            }
+            let (size, head) = (reply.body.len(), String::from_utf8(reply.head(reply.body.len())).unwrap());
+            let (how, chunk) = match chunked {
+                true => ("Transfer-Encoding: chunked\r\n", format!("{size:x}\r\n")),
+                false => ("", String::new()),
+            };
+            let head = head.replace(&format!("Content-Length: {size}\r\n"), how);
+            let sent = Act::Send([head.as_bytes(), chunk.as_bytes(), &reply.body].concat());
+            // The last chunk never comes, or the connection stays as it is.
+            if chunked { vec![sent] } else { vec![sent, Act::Hang] }
+        });
+        let cache = TempDir::new().unwrap();
+        right(&Desk::with(impatient(&rude.endpoint, &cache)));
+        let seen = rude.seen.lock().unwrap();
+        let asked: Vec<_> = seen.iter().filter(|seen| seen.file == WEIGHTS).map(|seen| &seen.range).collect();
+        assert_eq!(asked.len(), 3, "{asked:?}");
+    }
 }
 
 #[test]
@@ -352,6 +399,14 @@ fn a_compressed_body() {
         });
         assert!(matches!(error, HubError::Encoded { .. }), "{error}");
         says(&error, &[file, "gzip"]);
+        let error = refusal(move |seen, _, mut reply| {
+            if seen.file == file {
+                let twice = ["identity", "GZip"].map(|value| ("content-encoding".to_owned(), value.to_owned()));
+                reply.headers.extend(twice);
+            }
+            reply
+        });
+        assert!(matches!(error, HubError::Encoded { .. }), "{error}");
     }
 }
 
@@ -402,6 +457,25 @@ fn a_text_file_that_is_cut_every_time() {
     let error = hub_error(load(&Desk::new(&rude.endpoint, cache.path())).unwrap_err());
     assert!(matches!(error, HubError::GaveUp { tries: 3, .. }), "{error}");
     assert_eq!(rude.seen.lock().unwrap().len(), 3, "each try begins anew, so none is progress");
+}
+
+#[test]
+fn a_text_file_that_stalls() {
+    let stalling = |stalls: usize| {
+        Rude::new(long_config(), move |seen, before, reply| {
+            let whole = reply.wire();
+            if seen.file == "config.json" && before < stalls {
+                return vec![Act::Send(whole[..whole.len() - 50_000].to_vec()), Act::Hang];
+            }
+            vec![Act::Send(whole)]
+        })
+    };
+    let (once, always) = (stalling(1), stalling(usize::MAX));
+    let cache = TempDir::new().unwrap();
+    right(&Desk::with(impatient(&once.endpoint, &cache)));
+    let cache = TempDir::new().unwrap();
+    let error = hub_error(load(&Desk::with(impatient(&always.endpoint, &cache))).unwrap_err());
+    says(&error, &["config.json", "next to nothing", "3 tries"]);
 }
 
 #[test]

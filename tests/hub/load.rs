@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
-use wordline::checkpoint::Checkpoint;
 use wordline::checkpoint::hub::ranges::{RangeSet, runs};
 use wordline::checkpoint::roles::tensors_of;
+use wordline::checkpoint::{Checkpoint, Folder, Weights};
 use wordline_ir::Numerics;
 use wordline_lowering::lower;
 
@@ -46,7 +46,7 @@ const SMALL: Sizes = Sizes { hidden: 256, inter: 704, vocab: 16_000, heads: 8, k
 
 #[test]
 fn loading_moves_the_same_bytes_for_100_megabytes_and_100_gigabytes() {
-    let mut moved = Vec::new();
+    let (mut moved, mut stored) = (Vec::new(), Vec::new());
     for sizes in [SMALL, LARGE] {
         let folder = TempDir::new().unwrap();
         let server = Server::new(padded(&sizes, folder.path()));
@@ -55,6 +55,7 @@ fn loading_moves_the_same_bytes_for_100_megabytes_and_100_gigabytes() {
         lower(&checkpoint.spec, &Numerics::default(), 4096).unwrap();
         let meter = checkpoint.folder.repo().unwrap().meter();
         moved.push((meter.requests(), meter.bytes(), checkpoint.weights.entries().count()));
+        stored.push(checkpoint.weights.stored_bytes());
         println!("{} bytes of weights: {:?}", checkpoint.weights.stored_bytes(), moved.last());
         // The server saw no more than the client says, and no byte of a tensor.
         assert_eq!(server.seen().len() as u64, meter.requests());
@@ -63,10 +64,11 @@ fn loading_moves_the_same_bytes_for_100_megabytes_and_100_gigabytes() {
     }
     assert_eq!(moved[0], moved[1]);
     assert_eq!(moved[0], (3, 1000 + 8 + 120_000, 723));
+    assert!((100_000_000..150_000_000).contains(&stored[0]) && stored[1] >= 100_000_000_000, "{stored:?}");
 }
 
 /// SmolLM2-135M as published: its layers stand in the order of their names' text, 0, 1, 10, 11, …
-struct Smol {
+pub(super) struct Smol {
     hidden: usize,
     inter: usize,
     vocab: usize,
@@ -75,7 +77,7 @@ struct Smol {
 
 const SMOL: Smol = Smol { hidden: 576, inter: 1536, vocab: 49_152, kv: 192 };
 /// The same order of tensors at a quarter of the width: no gap of a layer is small enough to be bridged here either.
-const SMALL_SMOL: Smol = Smol { hidden: 144, inter: 384, vocab: 2048, kv: 48 };
+pub(super) const SMALL_SMOL: Smol = Smol { hidden: 144, inter: 384, vocab: 2048, kv: 48 };
 const SMOL_LAYERS: usize = 30;
 
 impl Smol {
@@ -126,7 +128,7 @@ impl Smol {
     }
 
     /// Config, header and weights, the weights filled with bytes that tell where they are.
-    fn site(&self) -> Site {
+    pub(super) fn site(&self) -> Site {
         let (text, at) = self.header();
         let mut bytes = [&(text.len() as u64).to_le_bytes(), &text[..]].concat();
         // A multiplier that leaves no two places alike.
@@ -173,6 +175,7 @@ fn expected_runs(
 fn a_stage_of_smollm2_is_at_most_four_requests() {
     let folder = TempDir::new().unwrap();
     let (header, data) = SMOL.header();
+    assert_eq!(data, 269_030_016, "as published");
     sparse(&folder.path().join("weights"), &header, data);
     let weights = Content::File(folder.path().join("weights"));
     let files = [("config.json", Content::Bytes(SMOL.config())), ("model.safetensors", weights)];
@@ -248,6 +251,106 @@ fn a_stage_is_fetched_in_one_request_a_run() {
         assert_eq!(server.seen().len() as u64, fetched.requests);
         let again = checkpoint.weights.fetch(names.iter().map(String::as_str), &|_, _| {}).unwrap();
         assert_eq!((again[0].bytes, again[0].requests, again[0].cached), (0, 0, wanted));
+    }
+}
+
+/// Three devices with a cache each: every one asks for the runs of its stage and for nothing else.
+#[test]
+fn every_stage_of_a_cut_is_one_request_a_run() {
+    let server = Server::new(SMALL_SMOL.site());
+    for (layers, ends, most) in [(0..10, true, 6), (10..20, false, 4), (20..30, false, 4)] {
+        let (_cache, desk) = desk(&server);
+        let checkpoint = desk.open().unwrap();
+        server.forget();
+        let names = tensors_of(&checkpoint.spec, &layers, ends);
+        let (runs, wanted) = expected_runs(&checkpoint, &names, limits().bridge);
+        let fetched = checkpoint.weights.fetch(names.iter().map(String::as_str), &|_, _| {}).unwrap();
+        let mut asked: Vec<_> = server.seen().into_iter().map(|seen| seen.range.unwrap()).collect();
+        asked.sort_by_key(|range| range.start);
+        assert_eq!(asked, runs, "{layers:?}");
+        assert!(asked.len() <= most, "{layers:?}: {asked:?}");
+        assert_eq!((fetched[0].wanted, fetched[0].requests as usize), (wanted, runs.len()));
+        assert!(fetched[0].bytes - wanted <= limits().bridge);
+    }
+}
+
+/// Tensors of bytes alone, in the order of their names.
+fn bytes_file(sizes: &[(&str, usize)]) -> Vec<u8> {
+    let data: Vec<Vec<u8>> = sizes.iter().map(|(name, size)| vec![name.as_bytes()[0]; *size]).collect();
+    let views = sizes.iter().zip(&data).map(|((name, size), data)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::U8, vec![*size], data).unwrap();
+        ((*name).to_owned(), view)
+    });
+    safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap()
+}
+
+/// What lies between two wanted runs is read along up to the limit, for a file in all, and is here from then on.
+#[test]
+fn gaps_are_read_along_as_far_as_the_limit_goes() {
+    let sizes = [("a", 1000), ("b", 500), ("c", 1000), ("d", 3000), ("e", 1000), ("f", 0), ("g", 501), ("h", 9)];
+    let bytes = bytes_file(&sizes);
+    let files = [("model.safetensors".to_owned(), Content::Bytes(bytes.clone()))];
+    let files = [files, [("config.json".to_owned(), Content::Bytes(b"{}".to_vec()))]].concat();
+    let server = Server::new(Site { files: files.into_iter().collect(), token: None });
+    let first = bytes.len() - sizes.iter().map(|(_, size)| size).sum::<usize>();
+    let at = |&(start, end): &(usize, usize)| (first + start) as u64..(first + end) as u64;
+    // Wanted: a, c, e, f, which is empty, and h. Gaps: b, d and g.
+    for (bridge, runs) in [
+        (0, vec![(0, 1000), (1500, 2500), (5500, 6500), (7001, 7010)]),
+        (499, vec![(0, 1000), (1500, 2500), (5500, 6500), (7001, 7010)]),
+        (500, vec![(0, 2500), (5500, 6500), (7001, 7010)]),
+        (1000, vec![(0, 2500), (5500, 6500), (7001, 7010)]),
+        (1001, vec![(0, 2500), (5500, 7010)]),
+        (4000, vec![(0, 2500), (5500, 7010)]),
+        (4001, vec![(0, 7010)]),
+    ] {
+        let cache = TempDir::new().unwrap();
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.limits.bridge = bridge;
+        let desk = Desk::with(settings);
+        let repo = desk.hub.open(&MODEL.parse().unwrap()).unwrap();
+        let weights = Weights::open(&Folder::Hub(repo)).unwrap();
+        server.forget();
+        let [fetched] = weights.fetch(["a", "c", "e", "f", "h"], &|_, _| {}).unwrap().try_into().unwrap();
+        let mut asked: Vec<_> = server.seen().into_iter().map(|seen| seen.range.unwrap()).collect();
+        asked.sort_by_key(|range| range.start);
+        assert_eq!(asked, runs.iter().map(at).collect::<Vec<_>>(), "{bridge}");
+        let moved = runs.iter().map(|(start, end)| (end - start) as u64).sum::<u64>();
+        assert_eq!((fetched.wanted, fetched.bytes, fetched.requests), (3009, moved, runs.len() as u64));
+        assert!(fetched.bytes - fetched.wanted <= bridge);
+        // All of them, the ones between too: the same bytes, and each moved once.
+        for (name, size) in sizes {
+            assert!(
+                weights.tensor(name).unwrap().bytes().unwrap() == vec![name.as_bytes()[0]; size],
+                "{bridge} {name}"
+            );
+        }
+        let asked: Vec<_> = server.seen().into_iter().map(|seen| seen.range.unwrap()).collect();
+        assert_eq!(asked.iter().map(|range| range.end - range.start).sum::<u64>(), 7010, "{bridge}: {asked:?}");
+    }
+}
+
+/// An index that leads out of the model is refused before anything is asked for by its names.
+#[test]
+fn an_index_that_leads_elsewhere_asks_for_nothing_there() {
+    for name in [
+        "../../../no/such/resolve/main/model.safetensors",
+        "..%2f..%2fmodel.safetensors",
+        "http://127.0.0.1:1/model.safetensors",
+        "//127.0.0.1:1/model.safetensors",
+        "/etc/model.safetensors",
+        "model.safetensors?x=.safetensors",
+        "config.json",
+    ] {
+        let index = json!({ "weight_map": { "model.norm.weight": name } }).to_string();
+        let files = [("config.json", b"{}".to_vec()), ("model.safetensors.index.json", index.into_bytes())];
+        let files = files.map(|(name, bytes)| (name.to_owned(), Content::Bytes(bytes)));
+        let server = Server::new(Site { files: files.into(), token: None });
+        let (_cache, desk) = desk(&server);
+        let error = desk.open().unwrap_err().to_string();
+        assert!(error.contains("model.safetensors.index.json") && error.contains(name), "{error}");
+        let seen: Vec<_> = server.seen().into_iter().map(|seen| seen.file).collect();
+        assert_eq!(seen, ["config.json", "model.safetensors", "model.safetensors.index.json"], "{name}");
     }
 }
 

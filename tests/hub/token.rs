@@ -1,8 +1,8 @@
 //! The token: who gets it, who does not, and what is said where one is missing.
 
-use super::server::{Desk, Server, desk, settings, token};
+use super::server::{Desk, Server, desk, same_weights, settings, token};
 use super::site::{MODEL, Reply, Site};
-use crate::support::{Ran, path, ran, wordline};
+use crate::support::{Ran, model, path, ran, wordline};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -17,10 +17,21 @@ fn gated() -> Site {
 /// The program, with an environment of the Hub that a test gives and nothing of the user's.
 pub(crate) fn program(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
     let mut command = wordline(args);
-    for name in
-        ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "XDG_CACHE_HOME"]
-    {
+    for name in [
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+        "HF_TOKEN_PATH",
+        "HF_HUB_OFFLINE",
+        "HF_HUB_CACHE",
+        "HUGGINGFACE_HUB_CACHE",
+        "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+        "HF_HUB_DOWNLOAD_TIMEOUT",
+        "XDG_CACHE_HOME",
+    ] {
         command.env_remove(name);
+    }
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+        command.env_remove(name).env_remove(name.to_lowercase());
     }
     command.env("HF_ENDPOINT", endpoint).env("HF_HOME", cache.join("hf")).env("WORDLINE_CACHE", cache.join("wl"));
     command
@@ -52,6 +63,28 @@ fn a_gated_model_says_what_to_do() {
     let ran = ran(program(&server.endpoint, cache.path(), &["inspect", MODEL]).output().unwrap());
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("gated") && ran.err.contains("HF_TOKEN"), "{}", ran.err);
+}
+
+#[test]
+fn a_refusal_without_a_token_says_what_to_do_whatever_its_form() {
+    for (status, code) in [(401, None), (403, None), (403, Some("GatedRepo"))] {
+        for refused in ["config.json", "model.safetensors"] {
+            let server = Server::changing(Site::of(&path("given/llama")), move |seen, _, reply| {
+                let refusal = Reply::new(status);
+                let refusal = match code {
+                    Some(code) => refusal.with("x-error-code", code),
+                    None => refusal,
+                };
+                if seen.file == refused { refusal } else { reply }
+            });
+            let (_cache, desk) = desk(&server);
+            let text = desk.open().unwrap_err().to_string();
+            let page = format!("{}/{MODEL}", server.endpoint);
+            for part in [MODEL, &status.to_string(), "gated", &page, "HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME/token"] {
+                assert!(text.contains(part), "'{part}' is not in: {text}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -134,8 +167,10 @@ fn the_token_stays_at_the_endpoint() {
 /// What a server says of an answer is quoted in errors; a server that says the token back is not.
 #[test]
 fn a_token_that_the_server_echoes_is_not_quoted() {
-    let echoes: [(&str, String); 4] = [
+    let echoes: [(&str, String); 5] = [
         ("content-range", format!("bytes {SECRET}/1")),
+        // Where a message cuts the header, not all of the token is left.
+        ("content-range", format!("bytes {}{SECRET}/1", "0".repeat(60))),
         ("content-encoding", SECRET.to_uppercase()),
         ("etag", format!("\"{SECRET}\"")),
         ("x-repo-commit", SECRET.to_owned()),
@@ -152,6 +187,69 @@ fn a_token_that_the_server_echoes_is_not_quoted() {
         let text = format!("{error} {error:?}").to_lowercase();
         assert!(text.contains("withheld") && !text.contains("secret"), "{header}: {text}");
     }
+}
+
+/// Etags are kept and shown: one that is the token, from the first answer on, is neither.
+#[test]
+fn a_token_that_the_server_echoes_is_kept_nowhere() {
+    for header in ["etag", "x-linked-etag"] {
+        let server = Server::changing(gated(), move |_, _, reply| reply.with(header, format!("\"{SECRET}\"")));
+        let cache = TempDir::new().unwrap();
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.token = token(SECRET);
+        let desk = Desk::with(settings);
+        let checkpoint = desk.open().unwrap();
+        same_weights(&checkpoint, &model("given/llama").checkpoint);
+        assert!(!format!("{checkpoint:?}").contains("secret"), "{checkpoint:?}");
+        let (mut left, mut files) = (vec![cache.path().to_owned()], 0);
+        while let Some(folder) = left.pop() {
+            for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    left.push(path);
+                    continue;
+                }
+                let bytes = std::fs::read(&path).unwrap();
+                assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()), "{}", path.display());
+                files += 1;
+            }
+        }
+        assert!(files > 4, "{files}");
+    }
+}
+
+/// A server may also name a host after the token. Here the token is a host, so that no name has to be resolved.
+#[test]
+fn a_token_that_is_the_host_of_a_redirect_is_not_quoted() {
+    const HOST: &str = "127.0.0.2";
+    for place in [format!("http://{HOST}:1/x"), format!("ftp://{HOST}/x")] {
+        let server = Server::changing(gated(), move |_, _, _| Reply::new(302).with("location", &place));
+        let cache = TempDir::new().unwrap();
+        let mut settings = settings(&server.endpoint, cache.path());
+        settings.token = token(HOST);
+        settings.limits.connect = std::time::Duration::from_millis(500);
+        let error = Desk::with(settings).open().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains(HOST), "{error}");
+    }
+}
+
+/// Of a proxy's address the user is a secret too.
+#[test]
+fn a_proxy_is_used_as_usual_and_not_for_the_loopback() {
+    let server = Server::new(Site::of(&path("given/llama")));
+    let cache = TempDir::new().unwrap();
+    let inspect = |endpoint: &str| program(endpoint, cache.path(), &["inspect", MODEL, "--json"]);
+    // The proxy is asked for another host's files, and has them.
+    let found = ran(inspect("http://hub.example").env("HTTP_PROXY", &server.endpoint).output().unwrap());
+    assert_eq!(found.code, 0, "{}", found.err);
+    assert!(server.seen().iter().all(|seen| seen.head.contains("host: hub.example")), "{:?}", server.seen());
+    let direct = ran(inspect(&server.endpoint).env("HTTP_PROXY", "http://127.0.0.1:1").output().unwrap());
+    assert_eq!(direct.code, 0, "{}", direct.err);
+    let closed = Server::changing(Site::of(&path("given/llama")), |_, _, _| Reply::new(407));
+    let place = closed.endpoint.replace("http://", &format!("http://user:{SECRET}@"));
+    let refused = ran(inspect("http://other.example").env("HTTP_PROXY", &place).output().unwrap());
+    assert!(refused.code == 2 && refused.err.contains("407"), "{}", refused.err);
+    assert!(closed.seen().iter().all(|seen| seen.head.contains("proxy-authorization")), "{:?}", closed.seen());
+    has_no_secret(&refused);
 }
 
 #[test]

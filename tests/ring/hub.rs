@@ -47,7 +47,9 @@ fn ring(fixture: &str, stages: usize, more: &[&str]) -> Told {
     let caches: Vec<TempDir> = (0..=stages).map(|_| TempDir::new().unwrap()).collect();
     let home = caches[0].path().display().to_string();
     let env = [("HF_ENDPOINT", endpoint.as_str()), ("WORDLINE_CACHE", &home), ("HF_HOME", &home), ("HF_TOKEN", TOKEN)];
-    let ring = Ring::with(&Setting { model: MODEL, stages, more, env: &env, ..Setting::default() });
+    let record = caches[0].path().join("flight.json").display().to_string();
+    let more = [more, &["--record", &record]].concat();
+    let ring = Ring::with(&Setting { model: MODEL, stages, more: &more, env: &env, ..Setting::default() });
     let join = ring.join();
     let start = |cache: &TempDir| {
         let command = device(&endpoint, cache.path(), &stage_args(&join, &[]), Some(TOKEN));
@@ -66,7 +68,8 @@ fn ring(fixture: &str, stages: usize, more: &[&str]) -> Told {
         (words[1].to_owned(), words[2].to_owned(), length)
     });
     let seen = seen.collect();
-    for text in stages.iter().map(|stage| &stage.err).chain([&err, &report.to_string()]) {
+    let record = std::fs::read_to_string(record).unwrap();
+    for text in stages.iter().map(|stage| &stage.err).chain([&err, &report.to_string(), &record]) {
         assert!(!text.contains(TOKEN), "a token: {text}");
     }
     Told { report, stages, seen }
@@ -152,13 +155,17 @@ fn a_stage_without_access_is_named_and_told_what_to_do() {
     let home = head.path().display().to_string();
     let env = [("HF_ENDPOINT", endpoint.as_str()), ("WORDLINE_CACHE", &home), ("HF_HOME", &home), ("HF_TOKEN", TOKEN)];
     let more = ["--ids", "1,2,3", "-n", "2"];
-    let ring = Ring::with(&Setting { model: MODEL, more: &more, env: &env, ..Setting::default() });
-    let join = ring.join();
-    let stage = Running::start(within(lonely(), device(&endpoint, own.path(), &stage_args(&join, &[]), None)));
-    let err = failed(ring.head, "loading: access: ");
-    assert!(err.contains("stage 1 (") && err.contains("gated") && err.contains("HF_TOKEN"), "{err}");
-    let err = failed(stage, "access: ") + &err;
-    assert!(!err.contains(TOKEN), "{err}");
+    // Without a token, and with one of its own that opens nothing: what goes wrong is told to the head, the token is not.
+    const OTHER: &str = "hf_anothersecrettoken";
+    for token in [None, Some(OTHER)] {
+        let ring = Ring::with(&Setting { model: MODEL, more: &more, env: &env, ..Setting::default() });
+        let join = ring.join();
+        let stage = Running::start(within(lonely(), device(&endpoint, own.path(), &stage_args(&join, &[]), token)));
+        let err = failed(ring.head, "loading: access: ");
+        assert!(err.contains("stage 1 (") && err.contains("gated") && err.contains("HF_TOKEN"), "{err}");
+        let err = failed(stage, "access: ") + &err;
+        assert!(!err.contains(TOKEN) && !err.contains(OTHER), "{err}");
+    }
     drop(server);
 }
 

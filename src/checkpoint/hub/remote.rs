@@ -201,10 +201,12 @@ impl Hub {
         Ok((commit, whole))
     }
 
-    /// The commit that a revision was when it was last asked for: by the Hub's own client, else by us.
+    /// The commit that a revision was when it was last asked for, by the Hub's own client or by us.
     fn last_commit(&self, id: &RepoId, revision: &Revision) -> Option<Commit> {
         let ours = self.store.read_ref(&self.settings.endpoint, id, revision);
-        ours.or_else(|| Snapshot::read_ref(self.settings.snapshots.as_ref()?, id, revision))
+        let theirs = self.settings.snapshots.as_ref().and_then(|root| Snapshot::read_ref(root, id, revision));
+        let latest = [theirs, ours].into_iter().flatten().max_by_key(|(_, noted)| *noted);
+        latest.map(|(commit, _)| commit)
     }
 
     fn remark(&self, text: &str) {
@@ -237,10 +239,12 @@ impl Repo {
         &self.meter
     }
 
-    /// A file's name as messages show it.
+    /// A file's name as messages show it: where the standard cache has a copy, which nobody holds to a digest, the copy's
+    /// path, for it is what has to be looked at.
     #[must_use]
     pub fn label(&self, name: &str) -> String {
-        format!("{}/{name}", self.id)
+        let copy = name.parse::<FileName>().ok().and_then(|name| self.in_snapshot(&name));
+        copy.map_or_else(|| format!("{}/{name}", self.id), |path| path.display().to_string())
     }
 
     /// A text file, whole; `None` when the commit has none of this name.
@@ -249,8 +253,12 @@ impl Repo {
     /// See [`HubError`].
     pub fn read(&self, name: &FileName) -> Result<Option<Vec<u8>>, HubError> {
         if let Some(path) = self.in_snapshot(name) {
-            let bytes = read_regular(&path, TEXT_CAP);
-            return bytes.map(Some).map_err(|source| HubError::Disk { path: path.display().to_string(), source });
+            let file = path.display().to_string();
+            return match read_regular(&path, TEXT_CAP + 1) {
+                Ok(bytes) if bytes.len() as u64 > TEXT_CAP => Err(HubError::TooLong { file, limit: TEXT_CAP }),
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(source) => Err(HubError::Disk { path: file, source }),
+            };
         }
         if let Some(bytes) = self.held_whole(name)? {
             return Ok(Some(bytes));
@@ -379,7 +387,7 @@ impl Repo {
         if !proven || !self.shelf.is_kept() {
             return Ok(());
         }
-        self.make_room(bytes.len() as u64)?;
+        let _room = self.make_room(bytes.len() as u64)?;
         let _lock = self.lock(name)?;
         let spans = SpanFile::create(&self.shelf.stem(name), Version { size: bytes.len() as u64, etag: etag.clone() })?;
         let size = self.hub.settings.limits.span.max(1);
@@ -397,9 +405,10 @@ impl Repo {
         })
     }
 
-    fn make_room(&self, needed: u64) -> Result<(), HubError> {
+    /// Room in the cache, kept as long as what is returned; none has to be made where there is no limit.
+    fn make_room(&self, needed: u64) -> Result<Option<File>, HubError> {
         let limit = self.hub.settings.cache_limit;
-        limit.map_or(Ok(()), |limit| self.hub.store.make_room(&self.shelf, &self.id, needed, limit))
+        limit.map(|limit| self.hub.store.make_room(&self.shelf, &self.id, needed, limit)).transpose()
     }
 
     fn damaged(&self, name: &FileName, spans: &[Range<u64>]) {
@@ -560,7 +569,7 @@ fn fetch_missing(wanted: &[&(&RemoteFile, RangeSet)], progress: &(dyn Fn(u64, u6
     if repo.hub.settings.offline {
         return Err(repo.offline(&format!("{}: {total} bytes of {}", repo.id, jobs[0].file.name)));
     }
-    repo.make_room(total)?;
+    let room = repo.make_room(total)?;
     let (next, stop, failed) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
     let done = std::sync::atomic::AtomicU64::new(0);
     let moved = |bytes: u64| progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, total);
@@ -580,7 +589,7 @@ fn fetch_missing(wanted: &[&(&RemoteFile, RangeSet)], progress: &(dyn Fn(u64, u6
         (0..others).for_each(|_| _ = scope.spawn(work));
         work();
     });
-    drop(locks);
+    drop((room, locks));
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 

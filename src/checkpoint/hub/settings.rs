@@ -1,8 +1,8 @@
 //! `Settings`: how the Hub is reached and where its files are kept, as the environment says.
 
 use super::error::HubError;
+use super::store::Store;
 use super::token::Token;
-use crate::image_cache::ImageCache;
 use reqwest::Url;
 use std::fmt;
 use std::path::PathBuf;
@@ -109,7 +109,7 @@ impl Settings {
     /// See [`Settings::from_env`].
     pub fn from_lookup(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
         let get = |name: &str| lookup(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
-        let path = |name: &str| get(name).map(PathBuf::from);
+        let path = |name: &str| get(name).map(|text| expanded(&text, lookup));
         let cache =
             path("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(|| path("HOME").map(|h| h.join(".cache")));
         let home = path("HF_HOME").or_else(|| cache.map(|cache| cache.join("huggingface")));
@@ -129,11 +129,20 @@ impl Settings {
             token: if implicit { Token::find(lookup, home.as_deref())? } else { None },
             offline: get("HF_HUB_OFFLINE").is_some_and(|text| is_true(&text)),
             snapshots: path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE")).or_else(hub),
-            spans: ImageCache::folder_by(lookup).map(|folder| folder.join("hub")),
+            spans: Store::folder_by(lookup),
             cache_limit: None,
             limits,
             remarks: Arc::new(|_| {}),
         })
+    }
+}
+
+/// A path of the environment, where `~` is the user's home: no shell has seen what a file of settings gives.
+pub(super) fn expanded(text: &str, lookup: &dyn Fn(&str) -> Option<String>) -> PathBuf {
+    let rest = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    match (rest, lookup("HOME").filter(|home| !home.is_empty())) {
+        (Some(rest), Some(home)) => PathBuf::from(home).join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(text),
     }
 }
 
@@ -191,6 +200,16 @@ mod tests {
         assert!(all.offline && all.token.is_some() && all.limits.wait == Duration::from_secs(2));
         assert!(!format!("{all:?}").contains("\"t\""));
         assert_eq!(settings(&[("HF_HUB_CACHE", "/c"), ("HF_HOME", "/x")]).unwrap().snapshots, Some("/c".into()));
+        for (home, hub) in [("~", "/h/hub"), ("~/hf", "/h/hf/hub"), ("~x/hf", "~x/hf/hub"), ("/a/~", "/a/~/hub")] {
+            assert_eq!(settings(&[("HOME", "/h"), ("HF_HOME", home)]).unwrap().snapshots, Some(hub.into()), "{home}");
+        }
+        assert_eq!(settings(&[("HF_HOME", "~/hf")]).unwrap().snapshots, Some("~/hf/hub".into()), "there is no home");
+        let xdg = settings(&[("HOME", "/h"), ("XDG_CACHE_HOME", "/c")]).unwrap();
+        assert_eq!((xdg.snapshots, xdg.spans), (Some("/c/huggingface/hub".into()), Some("/c/wordline/hub".into())));
+        let xdg = settings(&[("HOME", "/h"), ("XDG_CACHE_HOME", "c")]).unwrap();
+        assert_eq!(xdg.snapshots, Some("/h/.cache/huggingface/hub".into()), "one that depends on where one is");
+        let none = settings(&[]).unwrap();
+        assert_eq!((none.snapshots, none.spans), (None, None));
         assert!(settings(&[("HF_TOKEN", "t"), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap().token.is_none());
     }
 

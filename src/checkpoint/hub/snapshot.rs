@@ -5,7 +5,9 @@
 //! written here.
 
 use super::id::{Commit, FileName, RepoId, Revision};
+use super::store::noted;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// One commit in the standard Hub cache.
 #[derive(Clone, Debug)]
@@ -24,10 +26,10 @@ impl Snapshot {
         }
     }
 
-    /// The commit that a revision was when the Hub's own client last asked.
-    pub(super) fn read_ref(root: &Path, repo: &RepoId, revision: &Revision) -> Option<Commit> {
+    /// The commit that a revision was when the Hub's own client last asked, and when that was noted.
+    pub(super) fn read_ref(root: &Path, repo: &RepoId, revision: &Revision) -> Option<(Commit, SystemTime)> {
         let path = root.join(format!("models--{}", repo.folder())).join("refs").join(revision.as_str());
-        String::from_utf8(super::super::files::read_regular(&path, 64).ok()?).ok()?.trim().parse().ok()
+        noted(&path)
     }
 
     /// A file's path, when it is there.

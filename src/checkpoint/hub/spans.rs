@@ -93,9 +93,13 @@ impl SpanFile {
     /// A new file with nothing in it. What was there before is left to whoever has it open.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// The operating system refuses; nothing is left behind then. A server can claim a length that no system can take.
     pub(super) fn create(stem: &Path, version: Version) -> Result<Self, HubError> {
         Self::remove(stem)?;
+        Self::begin(stem, version).inspect_err(|_| _ = Self::remove(stem))
+    }
+
+    fn begin(stem: &Path, version: Version) -> Result<Self, HubError> {
         let [data, journal] = paths(stem);
         let options = || OpenOptions::new().create_new(true).write(true).to_owned();
         let file = options().open(&data).map_err(disk(&data))?;
@@ -491,6 +495,22 @@ mod tests {
         File::options().write(true).open(&paths(&stem)[0]).unwrap().set_len(5).unwrap();
         let three = SpanFile::open(&stem).unwrap().unwrap();
         assert_eq!(three.check(&(0..10)), [0..10]);
+    }
+
+    /// A lie about the length must not be found, and believed, by the next run.
+    #[test]
+    fn a_length_that_no_system_can_take_leaves_nothing_behind() {
+        // Some file systems refuse such a file; in memory it can be made, and not mapped.
+        let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
+        for root in [Some(std::env::temp_dir().as_path()), memory].into_iter().flatten() {
+            let folder = TempDir::new_in(root).unwrap();
+            let stem = folder.path().join("x");
+            for size in [u64::MAX, 1 << 62, (1 << 47) + 5] {
+                assert!(matches!(SpanFile::create(&stem, version(size)), Err(HubError::Disk { .. })), "{size}");
+                assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{size} in {}", root.display());
+            }
+            assert!(SpanFile::open(&stem).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -7,7 +7,9 @@
 //! HOST/OWNER--NAME/COMMIT/FILE.lock       held by the process that fetches
 //! HOST/OWNER--NAME/COMMIT/FILE.absent     the commit has no such file
 //! HOST/OWNER--NAME/COMMIT/use             held, shared, by every process that has the commit open; its time is the last use
-//! lock                                    held while a commit's folder is entered or removed
+//! HOST/OWNER--NAME/COMMIT/room            held, shared, by every process that fetches under a limit
+//! HOST/OWNER--NAME/COMMIT/room.bytes      what the commit will hold when they have done so
+//! lock                                    held while a commit's folder is entered or removed, or room is made
 //! ```
 //!
 //! A commit's content never changes, so nothing here grows old. When a limit is given, the commits that were not used for
@@ -16,9 +18,10 @@
 use super::error::HubError;
 use super::id::{Commit, FileName, RepoId, Revision};
 use super::spans::{SpanFile, journal_bytes, unwritable, with};
+use crate::image_cache::ImageCache;
 use reqwest::Url;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -86,7 +89,21 @@ fn disk(path: &Path) -> impl Fn(io::Error) -> HubError {
 }
 
 fn open_lock(path: &Path) -> Result<File, HubError> {
+    if path.is_symlink() {
+        let reason = "a link, which is not followed; it is none of ours";
+        return Err(disk(path)(io::Error::new(io::ErrorKind::InvalidInput, reason)));
+    }
     OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(disk(path))
+}
+
+/// Write a small file in place of whatever has its name: a link is replaced, and what it leads to is not written over.
+fn write_new(path: &Path, text: &str) -> Result<(), HubError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(disk(path)(error)),
+        _ => {}
+    }
+    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(disk(path))
 }
 
 impl Store {
@@ -94,6 +111,19 @@ impl Store {
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
+    }
+
+    /// The user's cache, by this process's environment; `None` when that names no place for one.
+    #[must_use]
+    pub fn of_user() -> Option<Self> {
+        let env = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        Self::folder_by(&env).map(Self::new)
+    }
+
+    /// Where the user's cache is by an environment that is given by a look-up.
+    #[must_use]
+    pub fn folder_by(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+        ImageCache::folder_by(env).map(|folder| folder.join("hub"))
     }
 
     /// Where it is.
@@ -141,10 +171,9 @@ impl Store {
         Ok(held)
     }
 
-    /// The commit that a revision was when it was last asked for.
-    pub(super) fn read_ref(&self, endpoint: &Url, repo: &RepoId, revision: &Revision) -> Option<Commit> {
-        let path = self.repo(endpoint, repo).join(REFS).join(revision.file());
-        String::from_utf8(super::super::files::read_regular(&path, 64).ok()?).ok()?.trim().parse().ok()
+    /// The commit that a revision was when it was last asked for, and when that was.
+    pub(super) fn read_ref(&self, endpoint: &Url, repo: &RepoId, revision: &Revision) -> Option<(Commit, SystemTime)> {
+        noted(&self.repo(endpoint, repo).join(REFS).join(revision.file()))
     }
 
     /// Note which commit a revision is.
@@ -158,17 +187,20 @@ impl Store {
         revision: &Revision,
         commit: &Commit,
     ) -> Result<(), HubError> {
-        if self.read_ref(endpoint, repo, revision).as_ref() == Some(commit) {
-            return Ok(());
-        }
         let folder = self.repo(endpoint, repo).join(REFS);
         let path = folder.join(revision.file());
+        if noted(&path).is_some_and(|(known, _)| known == *commit) {
+            // A time that cannot be set makes it look older than it is, no more.
+            let file = OpenOptions::new().append(true).open(&path);
+            let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
+            return Ok(());
+        }
         // A name of its own for every writer: threads of one process too may learn the same at the same time.
         static WRITERS: AtomicU64 = AtomicU64::new(0);
         let writer = WRITERS.fetch_add(1, Ordering::Relaxed);
         let unfinished = folder.join(format!("{}.{}-{writer}", revision.file(), std::process::id()));
         fs::create_dir_all(&folder).map_err(disk(&folder))?;
-        fs::write(&unfinished, commit.as_str()).map_err(disk(&unfinished))?;
+        write_new(&unfinished, commit.as_str())?;
         fs::rename(&unfinished, &path).map_err(disk(&path))
     }
 
@@ -215,6 +247,11 @@ impl Store {
     /// The operating system refuses.
     pub fn remove(&self, entry: &Entry) -> Result<bool, HubError> {
         let door = self.door()?;
+        Self::remove_behind(&door, entry)
+    }
+
+    /// Remove an entry while `door` is held, so that nobody enters meanwhile.
+    fn remove_behind(_door: &File, entry: &Entry) -> Result<bool, HubError> {
         let held = open_lock(&entry.folder.join(USE));
         if held.as_ref().is_ok_and(|held| held.try_lock().is_err()) {
             return Ok(false);
@@ -225,7 +262,6 @@ impl Store {
         }
         drop(held);
         fs::remove_dir_all(&entry.folder).map_err(disk(&entry.folder))?;
-        drop(door);
         // Folders that are empty now go too; others stay.
         let refs = entry.folder.parent().map(|repo| repo.join(REFS));
         if let Some(repo) = entry.folder.parent()
@@ -259,42 +295,64 @@ impl Store {
         Ok(damage)
     }
 
-    /// Make room for `needed` bytes of the commit in `shelf` under a limit.
+    /// Make room for `needed` bytes of the commit in `shelf` under a limit. The room is kept as long as the file that is
+    /// returned: others that make room meanwhile count what is still on its way.
     ///
     /// # Errors
     /// [`HubError::CacheLimit`]: what is in use leaves too little room; or the operating system refuses.
-    pub(super) fn make_room(&self, shelf: &Shelf, model: &RepoId, needed: u64, limit: u64) -> Result<(), HubError> {
-        let entries = self.list();
-        let mut held: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    pub(super) fn make_room(&self, shelf: &Shelf, model: &RepoId, needed: u64, limit: u64) -> Result<File, HubError> {
+        let door = self.door()?;
+        let claimed = |entry: Entry| (entry.claimed(), entry);
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.list().into_iter().map(claimed).partition(|(_, entry)| entry.folder == shelf.folder);
+        let sum = |claims: &mut dyn Iterator<Item = u64>| claims.fold(0, u64::saturating_add);
+        let own = sum(&mut own.iter().map(|(bytes, _)| *bytes)).saturating_add(needed);
         // What cannot be made to fit evicts nothing.
-        let staying = entries.iter().filter(|entry| entry.folder == shelf.folder || entry.in_use());
-        let staying: u64 = staying.map(|entry| entry.bytes).sum();
-        if staying.saturating_add(needed) > limit {
-            return Err(HubError::CacheLimit { model: model.to_string(), needed, held: staying, limit });
+        let staying = sum(&mut others.iter().filter(|(_, entry)| entry.in_use()).map(|(bytes, _)| *bytes));
+        let too_much = |held: u64| HubError::CacheLimit { model: model.to_string(), needed, held, limit };
+        if own.saturating_add(staying) > limit {
+            return Err(too_much((own - needed).saturating_add(staying)));
         }
-        for entry in entries.iter().filter(|entry| entry.folder != shelf.folder) {
-            if held.saturating_add(needed) <= limit {
-                return Ok(());
+        let mut held = sum(&mut others.iter().map(|(bytes, _)| *bytes));
+        for (bytes, entry) in &others {
+            if own.saturating_add(held) <= limit {
+                break;
             }
-            if self.remove(entry)? {
-                held -= entry.bytes;
+            if Self::remove_behind(&door, entry)? {
+                held -= bytes;
             }
         }
-        if held.saturating_add(needed) <= limit {
-            return Ok(());
+        if own.saturating_add(held) > limit {
+            return Err(too_much((own - needed).saturating_add(held)));
         }
-        Err(HubError::CacheLimit { model: model.to_string(), needed, held, limit })
+        let path = shelf.folder.join(ROOM);
+        write_new(&shelf.folder.join(ROOM_BYTES), &own.to_string())?;
+        let room = open_lock(&path)?;
+        room.lock_shared().map_err(disk(&path))?;
+        Ok(room)
     }
 }
 
 impl Entry {
     /// A process has it open.
     fn in_use(&self) -> bool {
-        File::open(self.folder.join(USE)).is_ok_and(|held| held.try_lock().is_err())
+        is_locked(&self.folder.join(USE))
+    }
+
+    /// The bytes that it holds, or will hold once those who fetch now have done so.
+    fn claimed(&self) -> u64 {
+        let coming = is_locked(&self.folder.join(ROOM)).then(|| fs::read_to_string(self.folder.join(ROOM_BYTES)));
+        coming.and_then(|text| text.ok()?.parse().ok()).unwrap_or(0).max(self.bytes)
     }
 }
 
+fn is_locked(path: &Path) -> bool {
+    File::open(path).is_ok_and(|held| held.try_lock().is_err())
+}
+
 const USE: &str = "use";
+const ROOM: &str = "room";
+const ROOM_BYTES: &str = "room.bytes";
 const REFS: &str = "refs";
 
 impl Shelf {
@@ -305,7 +363,7 @@ impl Shelf {
 
     /// The commit is known to have no such file.
     pub(super) fn lacks(&self, file: &FileName) -> bool {
-        with(&self.stem(file), "absent").is_file()
+        with(&self.stem(file), "absent").symlink_metadata().is_ok_and(|data| data.is_file())
     }
 
     /// Note that the commit has no such file.
@@ -313,8 +371,7 @@ impl Shelf {
     /// # Errors
     /// The operating system refuses.
     pub(super) fn note_absent(&self, file: &FileName) -> Result<(), HubError> {
-        let path = with(&self.stem(file), "absent");
-        fs::write(&path, b"").map_err(disk(&path))
+        write_new(&with(&self.stem(file), "absent"), "")
     }
 
     /// Files can be kept here.
@@ -339,6 +396,12 @@ impl Shelf {
         }
         Ok(Some(lock))
     }
+}
+
+/// The commit in a file, and when it was written there.
+pub(super) fn noted(path: &Path) -> Option<(Commit, SystemTime)> {
+    let commit = String::from_utf8(super::super::files::read_regular(path, 64).ok()?).ok()?.trim().parse().ok()?;
+    Some((commit, fs::metadata(path).ok()?.modified().ok()?))
 }
 
 /// The directories in a directory, by name.

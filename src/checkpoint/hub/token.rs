@@ -1,8 +1,9 @@
 //! `Token`: an access token that cannot be printed. Its text leaves this file as a request header alone.
 
+use super::settings::expanded;
 use reqwest::header::HeaderValue;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Longest token taken, in bytes.
 const LONGEST: usize = 4096;
@@ -68,7 +69,7 @@ impl Token {
                 return Ok(Some(token));
             }
         }
-        let path = env("HF_TOKEN_PATH").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = env("HF_TOKEN_PATH").filter(|path| !path.is_empty()).map(|path| expanded(&path, env));
         let Some(path) = path.or_else(|| home.map(|home| home.join("token"))) else { return Ok(None) };
         let label = path.display().to_string();
         let read = super::super::files::read_regular(&path, LONGEST as u64 + 2);
@@ -131,6 +132,8 @@ mod tests {
         assert_eq!(find(&[("HF_TOKEN_PATH", other.to_str().unwrap())]), None, "a path that is named rules");
         std::fs::write(&other, "b").unwrap();
         assert_eq!(find(&[("HF_TOKEN_PATH", other.to_str().unwrap())]).as_deref(), Some("b"));
+        let tilde = [("HOME", home.path().to_str().unwrap()), ("HF_TOKEN_PATH", "~/other")];
+        assert_eq!(find(&tilde).as_deref(), Some("b"));
         assert_eq!(find(&[("HF_TOKEN", "a"), ("HF_TOKEN_PATH", "/x")]).as_deref(), Some("a"));
         assert_eq!(find(&[("HF_TOKEN", ""), ("HUGGING_FACE_HUB_TOKEN", "o")]).as_deref(), Some("o"));
     }

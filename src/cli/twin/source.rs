@@ -18,7 +18,7 @@ use wordline_twin::{Formats, Load, Logits, Machine, Provenance, Sequences};
 #[derive(Debug, ClapArgs)]
 #[command(group = ArgGroup::new("what").required(true).args(["model", "shape"]))]
 pub(in crate::cli) struct SourceArgs {
-    /// A model's directory, `demo`, a config.json (no weights needed), or a program file
+    /// A model's directory, `demo`, owner/name[@revision] on the Hub, a config.json (no weights needed), or a program file
     #[arg(value_name = "MODEL")]
     pub(in crate::cli) model: Option<String>,
     /// A published model by its config alone; a wrong name lists them

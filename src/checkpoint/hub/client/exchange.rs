@@ -64,8 +64,10 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Take what a hop's headers say. The last hop at home has the etag that counts where none is linked.
-    pub(super) fn note(&mut self, headers: &HeaderMap, at_home: bool) {
+    /// Take what a hop's headers say, etags by way of `quoted`, for they are kept and shown. The last hop at home has the
+    /// etag that counts where none is linked.
+    fn note(&mut self, headers: &HeaderMap, at_home: bool, quoted: impl Fn(&str) -> String) {
+        let tag = |name| text(headers, name).and_then(etag).map(|tag| quoted(&tag));
         if at_home {
             if let Some(given) = text(headers, "x-repo-commit") {
                 match given.parse() {
@@ -73,11 +75,11 @@ impl Facts {
                     Err(_) => self.no_commit = Some(given.to_owned()),
                 }
             }
-            self.linked_etag = self.linked_etag.take().or_else(|| text(headers, "x-linked-etag").and_then(etag));
+            self.linked_etag = self.linked_etag.take().or_else(|| tag("x-linked-etag"));
             self.linked_size = self.linked_size.or_else(|| text(headers, "x-linked-size").and_then(|t| t.parse().ok()));
         }
         if at_home || (self.etag.is_none() && self.linked_etag.is_none()) {
-            self.etag = text(headers, ETAG.as_str()).and_then(etag).or_else(|| self.etag.take());
+            self.etag = tag(ETAG.as_str()).or_else(|| self.etag.take());
         }
     }
 
@@ -101,9 +103,9 @@ impl Client {
                 request = request.header(AUTHORIZATION, header);
             }
             place.meters.iter().for_each(|meter| _ = meter.requests.fetch_add(1, Ordering::Relaxed));
-            let host = host(&url);
+            let host = self.host(&url);
             let response = request.send().map_err(|error| self.broken(place, &host, error))?;
-            facts.note(response.headers(), at_home);
+            facts.note(response.headers(), at_home, |text| self.quoted(text));
             if matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 url = self.next(place, &url, &response)?;
                 continue;
@@ -126,7 +128,7 @@ impl Client {
 
     /// Where a redirect leads.
     fn next(&self, place: Place<'_>, from: &Url, response: &Response) -> Result<Url, HubError> {
-        let refuse = |reason| HubError::Redirect { file: label(place), host: host(from), reason };
+        let refuse = |reason| HubError::Redirect { file: label(place), host: self.host(from), reason };
         let location =
             text(response.headers(), LOCATION.as_str()).ok_or_else(|| refuse("to no place (no Location)"))?;
         let mut url = from.join(location).map_err(|_| refuse("to what is no URL"))?;
@@ -141,12 +143,19 @@ impl Client {
         Ok(url)
     }
 
-    /// A server's words as a message may show them: not where they hold the token, which a server may echo.
+    /// A server's words as a message or a file may have them: not where they hold the token, which a server may echo.
+    /// What stands in their place is one word, as an etag must be.
     pub(super) fn quoted(&self, text: &str) -> String {
         match &self.token {
-            Some(token) if token.is_in(text) => "(withheld: it holds the access token)".to_owned(),
+            Some(token) if token.is_in(text) => "withheld:it-holds-the-access-token".to_owned(),
             _ => text.to_owned(),
         }
+    }
+
+    /// A URL's host and port: all of it that a message may show, as far as a redirect did not put the token there.
+    fn host(&self, url: &Url) -> String {
+        let host = url.host_str().unwrap_or("nowhere");
+        self.quoted(&url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
     }
 
     /// Turn statuses that are no answer into errors.
@@ -161,8 +170,10 @@ impl Client {
         };
         match status {
             200..300 | 416 => {
-                let encoding = text(headers, CONTENT_ENCODING.as_str()).map(|e| e.trim().to_ascii_lowercase());
-                match encoding.filter(|encoding| !encoding.is_empty() && encoding != "identity") {
+                // Any of several counts, and so does one that is not text.
+                let mut encodings = headers.get_all(CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("?"));
+                let encoding = encodings.find(|e| !matches!(&*e.trim().to_ascii_lowercase(), "" | "identity"));
+                match encoding.map(|encoding| encoding.trim().to_ascii_lowercase()) {
                     Some(encoding) => Err(HubError::Encoded { file, host, encoding: self.quoted(&encoding) }.into()),
                     None => Ok(answer),
                 }
@@ -190,9 +201,7 @@ impl Client {
                 _ => HubError::NoModel { model: place.repo.to_string(), host },
             }
             .into()),
-            408 | 425 | 429 | 500 | 502 | 503 | 504 => {
-                Err(passing(text(headers, RETRY_AFTER.as_str()).and_then(retry_after)))
-            }
+            408 | 425 | 429 | 500..600 => Err(passing(text(headers, RETRY_AFTER.as_str()).and_then(retry_after))),
             _ => Err(HubError::Status { file, host, status }.into()),
         }
     }
@@ -258,12 +267,6 @@ impl Client {
 
 pub(super) fn label(place: Place<'_>) -> String {
     format!("{}/{}", place.repo, place.file)
-}
-
-/// A URL's host and port: all of it that a message may show.
-pub(super) fn host(url: &Url) -> String {
-    let host = url.host_str().unwrap_or("nowhere");
-    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 pub(super) fn is_loopback(url: &Url) -> bool {
