@@ -12,7 +12,7 @@ use wordline_kernels::format::Weights;
 use wordline_kernels::format::{Lanes, Limbs};
 use wordline_kernels::gate::{Form, Units, Verdict};
 #[cfg(feature = "gpu")]
-use wordline_kernels::gpu::{Gpu, GpuError, Method, floats};
+use wordline_kernels::gpu::{Gpu, GpuError, Method, gates};
 
 /// The product that backends are compared by.
 pub const GEMM: Gemm = Gemm { rows: 1024, cols: 1024, tokens: 16 };
@@ -105,7 +105,7 @@ fn method_line(gpu: &Result<Gpu, GpuError>, method: Method, units: &Units) -> Ba
     let failed = |test: String| Backend { failed_gate: Some(test), ..line.clone() };
     let Some(lanes) = Lanes::new(Numerics::default().lanes) else { return failed("the lanes".to_owned()) };
     // The gates of int8 stand before those of every format, so tests of the others are what they add.
-    let gated = |weights| floats::gated(gpu, method, lanes, weights, units.table());
+    let gated = |weights| gates::gated(gpu, method, lanes, weights, units.table());
     let passed = match gated(Weights::Int8) {
         Ok(passed) => passed,
         Err(error) => return failed(error.to_string()),

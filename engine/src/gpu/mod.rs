@@ -34,7 +34,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use step::{Step, StepFault};
 use wordline_ir::{Ends, Slot};
-use wordline_kernels::gpu::floats;
+use wordline_kernels::gpu::gates;
 use wordline_kernels::gpu::profile::{KindTime, Profile};
 use wordline_kernels::gpu::{Gpu, Method};
 
@@ -256,7 +256,7 @@ impl Make<'_> {
         let products = self.kernels.array.table();
         let program = self.sequencer.program();
         let lanes = Formats::of(program).map_err(|e| e.to_string())?.lanes;
-        floats::gated(gpu, method, lanes, stored(program.identity.numerics.weights), products)
+        gates::gated(gpu, method, lanes, stored(program.identity.numerics.weights), products)
             .map_err(|e| e.to_string())?;
         let device = Device::new(gpu.clone(), method, program, Arc::clone(self.image), self.capacity, products)
             .map_err(|e| e.to_string())?;

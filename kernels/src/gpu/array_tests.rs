@@ -95,7 +95,7 @@ fn a_method_found_wrong_in_a_run_makes_way_for_the_next() {
 
 #[test]
 fn both_methods_pass_the_gates_of_four_bits_and_a_fault_in_them_is_named() {
-    use super::floats::gated;
+    use super::gates::gated;
     use crate::format::Weights;
     let products = tables::MulTable::check(tables::EMBEDDED).unwrap();
     let gate = |gpu: &Gpu, method, weights| gated(gpu, method, Lanes::default(), weights, products);

@@ -157,7 +157,7 @@ mod tests {
         let mut acts = Acts::new();
         quantise_row(&x, limbs, &mut acts.shape(1, cols, limbs).space(0)).unwrap();
         let call = Matvec::new(matrix, &acts, Some(&bias), lanes).unwrap();
-        let product = super::super::gate::mirror(&call);
+        let product = crate::gpu::gate::bits::mirror(&call);
         let mut given: Vec<f32> = product.iter().zip(&before).map(|(v, x)| add(*x, mul(*v, 0.5))).collect();
         let residual = Some((&before[..], 0.5));
         let sample = |given: &[f32]| -> Vec<Result<(), DeviceMismatch>> {

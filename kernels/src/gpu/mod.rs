@@ -12,6 +12,7 @@
 //! | [`floats`] | the init gate of all of these |
 //! | [`quantise`], [`weights`], [`matvec`], [`matvec_text`] | the array unit: rows to limbs, weights packed once, products |
 //! | [`gate`], [`audit`] | the array unit's init gate; results of a run held to the mirror |
+//! | [`gates`], [`outcome`] | all gates that a method passes before it computes; what comes of one |
 //! | [`clock`], [`profile`] | how long a pass takes, how fast memory is; the time of a step by kind of kernel |
 //! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
 
@@ -24,9 +25,11 @@ pub mod delta;
 pub mod device;
 pub mod floats;
 pub mod gate;
+pub mod gates;
 pub mod job;
 pub mod matvec;
 pub mod matvec_text;
+pub mod outcome;
 pub mod profile;
 pub mod quantise;
 pub mod record;

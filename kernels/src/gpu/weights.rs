@@ -12,9 +12,8 @@
 //! A matrix that is larger than a binding may be lies in several chunks, each with whole experts or with some rows of one.
 
 use super::device::{Gpu, GpuError};
-use super::matvec_text::{scale_words, table_words};
 use super::record::Region;
-use crate::format::HALF;
+use crate::format::{HALF, Weights};
 use crate::matvec::{BLOCK_BYTES, LayoutError, Matrix, MatrixLayout, Stack, TILE_ROWS, ZERO};
 use std::ops::Range;
 
@@ -271,6 +270,16 @@ fn quad_bytes(layout: &MatrixLayout) -> usize {
 /// Words with the scales of a quad's blocks.
 fn words_of(layout: &MatrixLayout) -> usize {
     scale_words(layout.weights(), layout.blocks() as u32) as usize
+}
+
+/// Words with the scales of a quad's blocks.
+pub(super) fn scale_words(weights: Weights, blocks: u32) -> u32 {
+    if weights.book().is_some() { 2 * blocks } else { blocks }
+}
+
+/// Words before the scales: the levels of every pair of codes.
+pub(super) fn table_words(weights: Weights) -> u32 {
+    if weights.book().is_some() { 256 } else { 0 }
 }
 
 /// The levels that each byte of two codes names, the lower half's in the lower byte; of int8 none.

@@ -1,14 +1,13 @@
 //! The gate's cases of kernels that do the work of neighbours: micro-programs and attention that quantise what they
 //! make, rotation with the cache's append. Each is held to its parts on the mirror, one after the other.
 
-use super::{Cases, bits, sequence, step_of};
+use super::cases::{Cases, bits, sequence, step_of};
 use crate::attend::{Cache, CacheLayout};
 use crate::cpu::matvec::quantise_row;
 use crate::format::Limbs;
 use crate::gpu::cache::{Append, Bank};
 use crate::gpu::device::GpuError;
 use crate::gpu::quantise::DeviceActs;
-use crate::gpu::record;
 use crate::gpu::rotate_append::RotateAppend;
 use crate::gpu::vector::{Bound, MicroRun};
 use crate::math::Function;
@@ -18,33 +17,6 @@ use crate::vector::{Form, Micro, Rope, Values, VectorUnit, interpret, table};
 
 /// Rows of a case.
 const ROWS: usize = 2;
-
-impl Cases<'_> {
-    /// What quantised rows must be.
-    pub(super) fn expect_acts(&mut self, name: &str, acts: &DeviceActs, rows: &[f32]) -> Result<(), GpuError> {
-        let (cols, limbs) = (acts.cols(), acts.format());
-        let mut want = Acts::new();
-        let mut places = want.shape(acts.rows(), cols, limbs);
-        for (row, values) in rows.chunks_exact(cols).enumerate() {
-            // What a case makes is finite.
-            let _ = quantise_row(values, limbs, &mut places.space(row));
-        }
-        let want = DeviceActs::upload(self.gpu, &want)?;
-        let n = acts.rows() * cols.div_ceil(32);
-        for (what, region, want, words) in [
-            ("limbs", acts.limbs(), want.limbs(), n * 8 * limbs.count()),
-            ("block scales", acts.scales(), want.scales(), n),
-        ] {
-            let want = record::run(self.gpu, &[], want)?;
-            let want: Vec<u32> = bytemuck::pod_collect_to_vec(&want[..4 * words]);
-            self.expect(format!("{name}: {what}"), region, 0, want)?;
-            if let Some(case) = self.expected.last_mut() {
-                case.bytes = true;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Micro-programs whose output the array unit takes: ragged rows, a row of several pieces, heads.
 pub(super) fn quantised(cases: &mut Cases<'_>) -> Result<(), GpuError> {
@@ -168,10 +140,7 @@ pub(super) fn rotated(cases: &mut Cases<'_>) -> Result<(), GpuError> {
         let name = format!("rotation of {heads} and {kv_heads} heads of {head_dim} into the cache");
         cases.expect(name.clone(), &given, 0, bits(&qkv))?;
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(cache.content());
-        cases.expect(format!("{name}: cache"), &memory, 0, words)?;
-        if let Some(case) = cases.expected.last_mut() {
-            case.bytes = true;
-        }
+        cases.expect_bytes(format!("{name}: cache"), &memory, 0, words)?;
     }
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! The gate's cases of products whose first half of rows gates the second, one kernel with what quantises the result.
 
-use super::{Failure, floats, mirror};
+use super::bits::{floats, mirror};
 use crate::cpu::matvec::quantise_row;
 use crate::flush::mul;
 use crate::format::{Limbs, Weights};
 use crate::gate::cases;
 use crate::gpu::device::Gpu;
 use crate::gpu::matvec::{Array, GatedRun, MatvecRun};
+use crate::gpu::outcome::Failed;
 use crate::gpu::quantise::DeviceActs;
 use crate::gpu::record::{self, Region};
 use crate::gpu::weights::DeviceMatrix;
@@ -18,10 +19,10 @@ use crate::probe::Seed;
 pub(super) const GATED: [(usize, usize, Limbs, bool); 2] = [(128, 1100, Limbs::Two, true), (64, 40, Limbs::One, false)];
 
 /// Both cases with weights of a format; a device that makes a product and its activation apart passes.
-pub(super) fn gated(gpu: &Gpu, array: &Array<'_>, step: &Region, weights: Weights) -> Result<(), Failure> {
+pub(super) fn gated(gpu: &Gpu, array: &Array<'_>, step: &Region, weights: Weights) -> Result<(), Failed> {
     for (number, (rows, cols, limbs, with_bias)) in GATED.into_iter().enumerate() {
         let name = format!("gated product {rows}x{cols}, {weights:?}, {} limbs", limbs.count());
-        let unfit = |e: &dyn std::fmt::Display| Failure::Test(format!("{name}: {e}"));
+        let unfit = |e: &dyn std::fmt::Display| Failed::Test(format!("{name}: {e}"));
         let seed = &mut Seed::new(4000 + number as u64);
         let layout = MatrixLayout::of(weights, rows, cols).map_err(|e| unfit(&e))?;
         // Values that end in ones that can be quantised.
@@ -61,7 +62,7 @@ pub(super) fn gated(gpu: &Gpu, array: &Array<'_>, step: &Region, weights: Weight
         let same = |want: &[f32], got: &Region, dispatches: &[_], what: &str| {
             let got = floats(&record::run(gpu, dispatches, got)?);
             let same = cases::same(want, &got);
-            if same { Ok(()) } else { Err(Failure::Test(format!("{name}: {what}"))) }
+            if same { Ok(()) } else { Err(Failed::Test(format!("{name}: {what}"))) }
         };
         same(&want, &y, &[job.dispatch(gpu, step)?], "the product")?;
         same(&opened, &out, &[], "the activation")?;
@@ -71,7 +72,7 @@ pub(super) fn gated(gpu: &Gpu, array: &Array<'_>, step: &Region, weights: Weight
             ("block scales", made.scales(), wanted.scales(), n * 4),
         ] {
             if record::run(gpu, &[], made)?[..bytes] != record::run(gpu, &[], wanted)?[..bytes] {
-                return Err(Failure::Test(format!("{name}: {what}")));
+                return Err(Failed::Test(format!("{name}: {what}")));
             }
         }
     }
