@@ -25,6 +25,7 @@
 //! - The program is the model: a step runs its commands, all of them, in order, and there is no other forward pass.
 //! - A result is a function of program, weights and tokens. Threads, batch, chunks and context length change no bit.
 
+mod error;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod image;
@@ -41,9 +42,10 @@ pub mod team;
 mod tests;
 pub mod units;
 
+pub use error::ModelError;
 pub use image::{Image, ImageError, ImageLayout};
 pub use int8::Kernels;
-pub use model::{Clock, CommandTime, EngineModel, Logits, ModelError, Row, SeqId, StepError};
+pub use model::{Clock, CommandTime, EngineModel, Logits, Row, SeqId, StepError};
 pub use reference::Linear;
 pub use sequencer::{Sequencer, WordsError};
 pub use source::{MemorySource, SourceError, WeightSource};

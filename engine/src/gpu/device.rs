@@ -3,9 +3,9 @@
 use super::error::DeviceError;
 use super::state::{States, read};
 use super::weights::{Weight, check, upload};
+use crate::error::ModelError;
 use crate::image::Image;
 use crate::int8::Formats;
-use crate::model::ModelError;
 use crate::ropes::RopeTables;
 use crate::state::Capacity;
 use crate::units::{StepRow, UnitError};

@@ -1,7 +1,7 @@
 //! `DeviceError`: why a program is not on a device.
 
+use crate::error::ModelError;
 use crate::image::ImageError;
-use crate::model::ModelError;
 use wordline_kernels::gate::UnitsError;
 use wordline_kernels::gpu::GpuError;
 use wordline_kernels::gpu::weights::UploadError;

@@ -18,9 +18,9 @@ mod weights;
 
 pub use error::DeviceError;
 
+use crate::error::ModelError;
 use crate::image::{Image, stored};
 use crate::int8::{Formats, Int8Units, Kernels};
-use crate::model::ModelError;
 use crate::sequencer::Sequencer;
 use crate::state::Capacity;
 use crate::team::Team;

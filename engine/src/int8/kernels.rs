@@ -1,6 +1,6 @@
 //! `Kernels`: the gated kernels of a device, and how a program's facts read to them.
 
-use crate::model::ModelError;
+use crate::error::ModelError;
 use std::sync::Arc;
 use wordline_ir::spec::Activation;
 use wordline_ir::{ActFormat, Program};

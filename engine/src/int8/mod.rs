@@ -13,8 +13,8 @@ pub use kernels::Kernels;
 #[cfg(feature = "gpu")]
 pub(crate) use state::{LayerContent, cache_layout};
 
+use crate::error::ModelError;
 use crate::image::Image;
-use crate::model::ModelError;
 use crate::ropes::RopeTables;
 use crate::sequencer::Sequencer;
 use crate::state::{Capacity, States};

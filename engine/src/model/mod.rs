@@ -3,9 +3,10 @@
 mod error;
 mod times;
 
-pub use error::{ModelError, StepError};
+pub use error::StepError;
 pub use times::{Clock, CommandTime};
 
+use crate::error::ModelError;
 use crate::image::Image;
 use crate::int8::{Int8Units, Kernels};
 use crate::reference::{Linear, ReferenceUnits};

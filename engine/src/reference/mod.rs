@@ -11,7 +11,7 @@ mod state;
 
 pub use linear::Linear;
 
-use crate::model::ModelError;
+use crate::error::ModelError;
 use crate::ropes::RopeTables;
 use crate::sequencer::Sequencer;
 use crate::source::WeightSource;

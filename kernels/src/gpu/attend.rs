@@ -10,10 +10,11 @@ mod text;
 
 use super::Method;
 use super::cache::{BANK, Bank, fits, format_text};
-use super::device::{Gpu, GpuError};
+use super::device::Gpu;
+use super::error::GpuError;
 use super::job::{Job, fill};
 use super::quantise::{self, DeviceActs};
-use super::record::Region;
+use super::region::Region;
 use super::wgsl::prelude;
 use crate::attend::{Attend, CacheLayout};
 use crate::format::{BLOCK, EXP_MAX, Limbs};

@@ -4,9 +4,9 @@
 //! workgroup quantises one head's keys and values of one row; bytes that share a word with other positions' are set by
 //! atomic operations on that word, each byte by the one workgroup it belongs to.
 
-use super::device::GpuError;
+use super::error::GpuError;
 use super::job::{Job, fill};
-use super::record::Region;
+use super::region::Region;
 use super::wgsl::prelude;
 use crate::attend::CacheLayout;
 use crate::format::{BLOCK, EXP_MAX, EXP_MIN, EXP_SPAN};

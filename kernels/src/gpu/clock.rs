@@ -1,7 +1,9 @@
 //! `Clock`: how long a pass takes on the device; and how fast its memory is read and copied.
 
-use super::device::{Gpu, GpuError};
-use super::record::{self, Dispatch, Region, Staging};
+use super::device::Gpu;
+use super::error::GpuError;
+use super::record::{self, Dispatch, Staging};
+use super::region::Region;
 use std::time::Duration;
 
 /// The host's clock, in nanoseconds from a moment of its own. Whoever measures brings it: nothing here reads the time.

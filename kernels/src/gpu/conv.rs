@@ -1,7 +1,7 @@
 //! The convolution unit on a device: a thread a channel takes its sequence's rows in order through the ring.
 
 use super::job::Job;
-use super::record::Region;
+use super::region::Region;
 use super::wgsl::prelude;
 use crate::math::Function;
 

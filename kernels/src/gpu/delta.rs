@@ -4,7 +4,7 @@
 //! through registers, then through workgroup memory.
 
 use super::job::Job;
-use super::record::Region;
+use super::region::Region;
 use super::wgsl::prelude;
 
 /// One recurrence over every row of a step.

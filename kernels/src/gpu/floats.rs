@@ -13,7 +13,7 @@ mod vector;
 use super::Method;
 use super::device::Gpu;
 use super::outcome::Failed;
-use super::record::Region;
+use super::region::Region;
 use cases::Cases;
 
 /// Hold the float units of a device to the mirror: all that multiply no int8. Returns how many cases passed.

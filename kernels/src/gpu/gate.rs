@@ -15,10 +15,12 @@ mod routed;
 
 use super::Method;
 use super::clock::HostClock;
-use super::device::{Facts, Gpu, GpuError};
+use super::device::{Facts, Gpu};
+use super::error::GpuError;
 use super::matvec::{Array, RunError};
 use super::outcome::Failed;
-use super::record::{self, Dispatch, Region};
+use super::record::{self, Dispatch};
+use super::region::Region;
 use crate::format::{Lanes, Weights};
 use crate::gate::Verdict;
 use crate::tables::{self, MulTable, TableError};

@@ -1,7 +1,9 @@
 //! `Job`: one kernel of a step before it is bound: its source, its constants, its operands.
 
-use super::device::{Gpu, GpuError};
-use super::record::{Dispatch, Region};
+use super::device::Gpu;
+use super::error::GpuError;
+use super::record::Dispatch;
+use super::region::Region;
 
 /// A kernel over its operands. Binding 0 is the step's words, binding 1 the constants, then the operands follow.
 #[derive(Clone, Debug)]

@@ -6,11 +6,12 @@
 //! [`GatherRun`] sums the picks' results. Each gives its kernels as [`Job`]s.
 
 use super::Method;
-use super::device::{Gpu, GpuError, Kind};
+use super::device::{Gpu, Kind};
+use super::error::GpuError;
 use super::job::Job;
 use super::matvec_text::{Ends, Gate, Place, Plan, Shape, source};
 use super::quantise::{DeviceActs, ROW_GROUP};
-use super::record::Region;
+use super::region::Region;
 use super::weights::{Chunk, DeviceMatrix, QUAD, group};
 use super::wgsl::prelude;
 use crate::format::{BLOCK, Lanes, Limbs};

@@ -23,6 +23,7 @@ pub mod clock;
 pub mod conv;
 pub mod delta;
 pub mod device;
+mod error;
 pub mod floats;
 pub mod gate;
 pub mod gates;
@@ -33,6 +34,7 @@ pub mod outcome;
 pub mod profile;
 pub mod quantise;
 pub mod record;
+mod region;
 pub mod rotate_append;
 pub mod rows;
 pub mod vector;
@@ -40,8 +42,10 @@ mod vector_quantised;
 pub mod weights;
 pub mod wgsl;
 
-pub use device::{Choice, Facts, Gpu, GpuError, Kind, Pipeline};
-pub use record::{Dispatch, Region, Staging};
+pub use device::{Choice, Facts, Gpu, Kind, Pipeline};
+pub use error::GpuError;
+pub use record::{Dispatch, Staging};
+pub use region::Region;
 
 /// How a shader multiplies int8 by int8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! What comes of a gate, whichever unit's it is.
 
-use super::device::GpuError;
+use super::error::GpuError;
 use super::matvec::RunError;
 use super::weights::UploadError;
 use crate::probe::Probe;

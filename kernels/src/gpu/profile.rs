@@ -5,8 +5,10 @@
 //! which may cost several times what a small kernel does: there a profile says which kinds are many or large, and a step
 //! that is not profiled how long it is.
 
-use super::device::{Gpu, GpuError};
-use super::record::{Dispatch, ReadBack, Region, Staging, copy_back, fill};
+use super::device::Gpu;
+use super::error::GpuError;
+use super::record::{Dispatch, ReadBack, Staging, copy_back, fill};
+use super::region::Region;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

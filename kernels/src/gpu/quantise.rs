@@ -3,9 +3,10 @@
 //! A block is quantised by integer operations alone, so the shader cannot round otherwise than the host. [`text`] gives
 //! the functions to any kernel that has a block's values at hand and can leave out the way through memory.
 
-use super::device::{Gpu, GpuError};
+use super::device::Gpu;
+use super::error::GpuError;
 use super::job::{Job, fill};
-use super::record::Region;
+use super::region::Region;
 use super::wgsl::prelude;
 use crate::format::{BLOCK, EXP_MAX, EXP_MIN, Limbs};
 use crate::matvec::Acts;

@@ -1,72 +1,18 @@
-//! `Region`, `Dispatch`: memory and work of the device; a list of dispatches recorded into one pass, and what is read
+//! `Dispatch`: work of the device; a list of dispatches recorded into one pass, and what is read
 //! back.
 //!
 //! Dispatches of a pass run in order, each seeing what those before it wrote. A binding that a shader only reads must not
 //! lie in a buffer that the same dispatch writes, whatever the offsets: slots that one kernel reads and writes are buffers
 //! of their own, or all its bindings are `read_write`.
 
-use super::device::{Gpu, GpuError, Pipeline};
+use super::device::{Gpu, Pipeline};
+use super::error::GpuError;
+use super::region::Region;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Longest time that another thread may hold back the word that memory is mapped.
 const TOLD: Duration = Duration::from_secs(10);
-
-/// A run of bytes of a buffer.
-#[derive(Clone, Debug)]
-pub struct Region {
-    buffer: wgpu::Buffer,
-    offset: u64,
-    size: u64,
-}
-
-impl Region {
-    /// A whole buffer.
-    #[must_use]
-    pub fn new(buffer: wgpu::Buffer) -> Self {
-        let size = buffer.size();
-        Self { buffer, offset: 0, size }
-    }
-
-    /// `size` bytes from `offset` on. What a shader sees begins at a multiple of [`Gpu::align`].
-    ///
-    /// # Errors
-    /// They are not inside this region.
-    pub fn part(&self, offset: u64, size: u64) -> Result<Self, GpuError> {
-        let end = offset.saturating_add(size);
-        if end > self.size {
-            let what = "end of a part of a region".to_owned();
-            return Err(GpuError::TooLarge { what, given: end, limit: self.size });
-        }
-        Ok(Self { buffer: self.buffer.clone(), offset: self.offset + offset, size })
-    }
-
-    /// The buffer.
-    #[must_use]
-    pub fn buffer(&self) -> &wgpu::Buffer {
-        &self.buffer
-    }
-
-    /// First byte.
-    #[must_use]
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Bytes.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn binding(&self) -> wgpu::BindingResource<'_> {
-        wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-            buffer: &self.buffer,
-            offset: self.offset,
-            size: wgpu::BufferSize::new(self.size),
-        })
-    }
-}
 
 /// One kernel over its operands.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@
 //! go to workgroup memory, from where they are quantised.
 
 use super::cache::{Append, BANK, append_text, fits, format_text};
-use super::device::GpuError;
+use super::error::GpuError;
 use super::job::Job;
-use super::record::Region;
+use super::region::Region;
 use super::vector::Shader;
 use super::wgsl::prelude;
 use crate::format::BLOCK;

@@ -1,7 +1,7 @@
 //! Rows on a device: the router's choice, and the rows that a step keeps for its tail.
 
 use super::job::Job;
-use super::record::Region;
+use super::region::Region;
 use super::wgsl::prelude;
 
 /// The largest of each row of probabilities.

@@ -7,7 +7,7 @@
 use super::device::Gpu;
 use super::job::Job;
 use super::quantise::DeviceActs;
-use super::record::Region;
+use super::region::Region;
 use super::vector_quantised::Quantised;
 use super::wgsl::prelude;
 use crate::math::Function;

@@ -11,8 +11,9 @@
 //!
 //! A matrix that is larger than a binding may be lies in several chunks, each with whole experts or with some rows of one.
 
-use super::device::{Gpu, GpuError};
-use super::record::Region;
+use super::device::Gpu;
+use super::error::GpuError;
+use super::region::Region;
 use crate::format::{HALF, Weights};
 use crate::matvec::{BLOCK_BYTES, LayoutError, Matrix, MatrixLayout, Stack, TILE_ROWS, ZERO};
 use std::ops::Range;

@@ -7,9 +7,9 @@ use crate::gate;
 use crate::gpu::Method;
 use crate::gpu::attend::{AttendActs, AttendRun, LongMemory};
 use crate::gpu::cache::{Append, Bank};
-use crate::gpu::device::GpuError;
+use crate::gpu::error::GpuError;
 use crate::gpu::quantise::DeviceActs;
-use crate::gpu::record::Region;
+use crate::gpu::region::Region;
 use crate::vector::{Values, VectorUnit};
 
 /// What an attention case is made of.

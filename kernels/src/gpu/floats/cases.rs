@@ -2,11 +2,13 @@
 //! device gave is compared with it. They are run at once, for a submission costs more than most cases.
 
 use crate::cpu::matvec::quantise_row;
-use crate::gpu::device::{Gpu, GpuError};
+use crate::gpu::device::Gpu;
+use crate::gpu::error::GpuError;
 use crate::gpu::job::Job;
 use crate::gpu::outcome::Failed;
 use crate::gpu::quantise::DeviceActs;
-use crate::gpu::record::{self, Dispatch, ReadBack, Region, Staging, encode, submit};
+use crate::gpu::record::{self, Dispatch, ReadBack, Staging, encode, submit};
+use crate::gpu::region::Region;
 use crate::gpu::wgsl::{StepRowWords, step_words};
 use crate::matvec::Acts;
 

@@ -6,7 +6,7 @@ use crate::attend::{Cache, CacheLayout};
 use crate::cpu::matvec::quantise_row;
 use crate::format::Limbs;
 use crate::gpu::cache::{Append, Bank};
-use crate::gpu::device::GpuError;
+use crate::gpu::error::GpuError;
 use crate::gpu::quantise::DeviceActs;
 use crate::gpu::rotate_append::RotateAppend;
 use crate::gpu::vector::{Bound, MicroRun};

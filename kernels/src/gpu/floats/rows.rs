@@ -1,7 +1,7 @@
 //! The gate's cases of what picks: the largest of a row, and rows of a step.
 
 use super::cases::{Cases, bits, sequence, step_of};
-use crate::gpu::device::GpuError;
+use crate::gpu::error::GpuError;
 use crate::gpu::rows::{Largest, keep};
 
 pub(super) fn rows(cases: &mut Cases<'_>) -> Result<(), GpuError> {

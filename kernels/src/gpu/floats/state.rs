@@ -6,7 +6,7 @@ use crate::conv::{ConvWeights, Ring};
 use crate::delta::{DeltaRow, Memory};
 use crate::gpu::conv::Conv;
 use crate::gpu::delta::Delta;
-use crate::gpu::device::GpuError;
+use crate::gpu::error::GpuError;
 use crate::math::Function;
 use crate::vector::{Values, VectorUnit};
 

@@ -2,7 +2,8 @@
 //! them.
 
 use super::cases::{Cases, bits};
-use crate::gpu::device::{Gpu, GpuError};
+use crate::gpu::device::Gpu;
+use crate::gpu::error::GpuError;
 use crate::gpu::outcome::Failed;
 use crate::gpu::vector::{Bound, MicroRun, map_job};
 use crate::math::Function;

@@ -6,7 +6,8 @@ use crate::gate::cases;
 use crate::gpu::device::Gpu;
 use crate::gpu::outcome::Failed;
 use crate::gpu::quantise::{DeviceActs, QuantiseRun};
-use crate::gpu::record::{self, Region};
+use crate::gpu::record;
+use crate::gpu::region::Region;
 use crate::gpu::wgsl::NO_FAULT;
 use crate::matvec::Acts;
 
