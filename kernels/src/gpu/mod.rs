@@ -5,7 +5,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`device`] | the device: what there is, what it can do, memory and pipelines, and every way in which it can fail |
+//! | `error`, `region` | every way in which a device can fail; memory of one |
+//! | [`device`] | the device: what there is, what it can do, memory and pipelines |
 //! | [`wgsl`], [`job`] | what every shader begins with, functions printed from their tapes; a kernel before it is bound |
 //! | [`vector`], `vector_quantised` | shaders printed from the table of micro-programs; with their output quantised besides |
 //! | [`conv`], [`delta`], [`cache`], [`rotate_append`], [`attend`], [`rows`] | the units that carry state, attention, top-k |
@@ -14,7 +15,7 @@
 //! | [`gate`], [`audit`] | the array unit's init gate; results of a run held to the mirror |
 //! | [`gates`], [`outcome`] | all gates that a method passes before it computes; what comes of one |
 //! | [`clock`], [`profile`] | how long a pass takes, how fast memory is; the time of a step by kind of kernel |
-//! | [`record`] | regions of memory, dispatches, a step of them in one pass, what is read back |
+//! | [`record`] | dispatches, a step of them in one pass, what is read back |
 
 pub mod attend;
 pub mod audit;
