@@ -97,13 +97,12 @@ fn open_lock(path: &Path) -> Result<File, HubError> {
 }
 
 /// Write a small file in place of whatever has its name: a link is replaced, and what it leads to is not written over.
-fn write_new(path: &Path, text: &str) -> Result<(), HubError> {
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(disk(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(disk(path))
+    OpenOptions::new().write(true).create_new(true).open(path)?.write_all(text.as_bytes())
 }
 
 impl Store {
@@ -200,7 +199,7 @@ impl Store {
         let writer = WRITERS.fetch_add(1, Ordering::Relaxed);
         let unfinished = folder.join(format!("{}.{}-{writer}", revision.file(), std::process::id()));
         fs::create_dir_all(&folder).map_err(disk(&folder))?;
-        write_new(&unfinished, commit.as_str())?;
+        write_new(&unfinished, commit.as_str()).map_err(disk(&unfinished))?;
         fs::rename(&unfinished, &path).map_err(disk(&path))
     }
 
@@ -326,7 +325,8 @@ impl Store {
             return Err(too_much((own - needed).saturating_add(held)));
         }
         let path = shelf.folder.join(ROOM);
-        write_new(&shelf.folder.join(ROOM_BYTES), &own.to_string())?;
+        let bytes = shelf.folder.join(ROOM_BYTES);
+        write_new(&bytes, &own.to_string()).map_err(disk(&bytes))?;
         let room = open_lock(&path)?;
         room.lock_shared().map_err(disk(&path))?;
         Ok(room)
@@ -371,7 +371,14 @@ impl Shelf {
     /// # Errors
     /// The operating system refuses.
     pub(super) fn note_absent(&self, file: &FileName) -> Result<(), HubError> {
-        write_new(&with(&self.stem(file), "absent"), "")
+        let path = with(&self.stem(file), "absent");
+        let made = match OpenOptions::new().write(true).create_new(true).open(&path) {
+            // Another process has noted it meanwhile; what is no file is in the way.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.lacks(file) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => write_new(&path, ""),
+            made => made.map(drop),
+        };
+        made.map_err(disk(&path))
     }
 
     /// Files can be kept here.
@@ -427,4 +434,25 @@ fn files(folder: &Path) -> Vec<FileEntry> {
         .collect();
     files.sort_by(|a, b| a.file.cmp(&b.file));
     files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_note_at_once_that_a_file_is_absent() {
+        let root = tempfile::tempdir().unwrap();
+        let file: FileName = "chat_template.jinja".parse().unwrap();
+        let shelf = || Shelf { folder: root.path().to_owned(), held: None, kept: true };
+        for _ in 0..200 {
+            std::thread::scope(|scope| {
+                for noted in [(); 4].map(|()| scope.spawn(|| shelf().note_absent(&file))) {
+                    noted.join().unwrap().unwrap();
+                }
+            });
+            assert!(shelf().lacks(&file));
+            fs::remove_file(root.path().join("chat_template.jinja.absent")).unwrap();
+        }
+    }
 }
