@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use tempfile::TempDir;
 use wordline::checkpoint::Checkpoint;
@@ -179,25 +179,30 @@ fn what_came_before_a_kill_is_not_asked_for_again() {
 }
 
 #[test]
-fn two_at_once_share_one_fetch() {
+fn several_at_once_share_one_fetch() {
     let server = Server::changing(Site::of(&path(FIXTURE)), |seen, _, reply| match seen.file.as_str() {
-        "model.safetensors" => reply.with("test-wait-ms", "200"),
+        "model.safetensors" => reply.with("test-wait-ms", "50"),
         _ => reply,
     });
-    let cache = TempDir::new().unwrap();
-    let total = std::thread::scope(|scope| {
-        let work = || {
-            let desk = Desk::new(&server.endpoint, cache.path());
-            let checkpoint = desk.open().unwrap();
-            let moved = fetch_all(&checkpoint);
-            same_weights(&checkpoint, &model(FIXTURE).checkpoint);
-            moved
-        };
-        let (a, b) = (scope.spawn(work), scope.spawn(work));
-        a.join().unwrap() + b.join().unwrap()
-    });
     let local = model(FIXTURE);
-    assert_eq!(total, local.checkpoint.weights.stored_bytes(), "each byte moved once");
+    // What one reads, another is just keeping: each round begins with nothing, and all begin together.
+    for _ in 0..6 {
+        let cache = TempDir::new().unwrap();
+        let together = Barrier::new(4);
+        let total = std::thread::scope(|scope| {
+            let work = || {
+                let desk = Desk::new(&server.endpoint, cache.path());
+                together.wait();
+                let checkpoint = desk.open().unwrap();
+                let moved = fetch_all(&checkpoint);
+                same_weights(&checkpoint, &local.checkpoint);
+                moved
+            };
+            let working = [(); 4].map(|()| scope.spawn(work));
+            working.map(|one| one.join().unwrap()).iter().sum::<u64>()
+        });
+        assert_eq!(total, local.checkpoint.weights.stored_bytes(), "each byte moved once");
+    }
 }
 
 #[test]

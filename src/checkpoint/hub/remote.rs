@@ -178,10 +178,7 @@ impl Hub {
             && repo.shelf.is_kept()
         {
             self.store.write_ref(&self.settings.endpoint, &repo.id, revision, &repo.commit)?;
-            let name = CONFIG.parse::<FileName>()?;
-            if repo.held_whole(&name)?.is_none() {
-                repo.keep_whole(&name, &whole)?;
-            }
+            repo.keep_whole(&CONFIG.parse::<FileName>()?, &whole)?;
         }
         Ok(repo)
     }
@@ -381,14 +378,18 @@ impl Repo {
         Ok(spans.bytes(&all).map(<[u8]>::to_vec))
     }
 
-    /// Keep a text file for later runs, where there is a cache to keep it in and nothing of it can be lacking.
+    /// Keep a text file for later runs, where there is a cache to keep it in and nothing of it can be lacking. A copy that
+    /// is whole and sound stays: others may be reading it.
     fn keep_whole(&self, name: &FileName, whole: &Whole) -> Result<(), HubError> {
         let Whole { bytes, etag, proven, .. } = whole;
         if !proven || !self.shelf.is_kept() {
             return Ok(());
         }
-        let _room = self.make_room(bytes.len() as u64)?;
         let _lock = self.lock(name)?;
+        if self.held_whole(name)?.is_some() {
+            return Ok(());
+        }
+        let _room = self.make_room(bytes.len() as u64)?;
         let spans = SpanFile::create(&self.shelf.stem(name), Version { size: bytes.len() as u64, etag: etag.clone() })?;
         let size = self.hub.settings.limits.span.max(1);
         bytes.chunks(size).enumerate().try_for_each(|(i, piece)| spans.write((i * size) as u64, piece))

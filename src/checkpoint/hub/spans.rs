@@ -70,7 +70,8 @@ fn disk(path: &Path) -> impl FnOnce(io::Error) -> HubError {
 }
 
 impl SpanFile {
-    /// The file that is there; `None` when there is none, or nothing of it can be believed.
+    /// The file that is there; `None` when there is none, or nothing of it can be believed, or another process is just
+    /// putting a new one in its place.
     ///
     /// # Errors
     /// The operating system refuses.
@@ -87,7 +88,10 @@ impl SpanFile {
         let (Some(version), true) = (line(first).and_then(header), ours(&data) && ours(&journal)) else {
             return Ok(None);
         };
-        Self::over(stem, version).map(Some)
+        match Self::over(stem, version) {
+            Err(HubError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     /// A new file with nothing in it. What was there before is left to whoever has it open.
