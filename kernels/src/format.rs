@@ -12,7 +12,8 @@
 //!   so that a row's bits depend on that row alone;
 //! * a block of zeros (or of values that all round to zero) has elements 0 and the smallest scale, code 0.
 //!
-//! With these bounds a block's product times both scales is exact in f32: 20 bits of sum times 4 bits of `m`.
+//! With these bounds a limb's product with a block times both scales is exact in f32, 20 bits of sum times 4 bits of `m`,
+//! and the product of both limbs together times `m` is an i32.
 
 mod book;
 

@@ -3,8 +3,8 @@
 //! A matrix lies in tiles of 16 output rows ([`MatrixLayout`]); a step's rows come quantised in [`Acts`]; [`Matvec`]
 //! names the operands of one call and [`OutTiles`] the part of the output that a thread may write.
 //!
-//! Bits: block `b` of a row adds to lane `b mod L`, ascending, high limb before low limb, each an addition rounded to
-//! f32 of an exact product; then the lanes are halved, `lane[i] += lane[i + s]` for `s = L/2, L/4 … 1`; then the bias
+//! Bits: block `b` of a row adds to lane `b mod L`, ascending, its product with both limbs and both scales rounded once to
+//! f32, each addition rounded; then the lanes are halved, `lane[i] += lane[i + s]` for `s = L/2, L/4 … 1`; then the bias
 //! is added, rounded once and flushed as any operation of the vector unit is.
 
 mod acts;

@@ -37,10 +37,10 @@ impl std::fmt::Debug for Probe {
 }
 
 /// The array unit's probe.
-pub const ARRAY: Probe = Probe::from_hex("54497ad3de3102e48ec069d0c40aa8c08994b8991e6dfcfdc2d6651e07b34e5c");
+pub const ARRAY: Probe = Probe::from_hex("a1e337d6676d9165114175d1ce6c26b0b446491f4c20a99a25af2771c86141fe");
 
 /// The same of a matrix of 4-bit codes.
-pub const CODE4: Probe = Probe::from_hex("35ae56b63b1c95f70e34e1c3edfff363eebb962eedc614844f3f11b2f0894b65");
+pub const CODE4: Probe = Probe::from_hex("3822b1e5cf1c1aec37f3a5614f54130715336cf1bc8c984ddc5182b5c93ffeca");
 /// The same of a matrix of E2M1 values.
 pub const E2M1: Probe = Probe::from_hex("89c79ab69d01431798aa3a25ff1d748290c39200ecfb3aaa5973576e679d7db0");
 

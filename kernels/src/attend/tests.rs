@@ -36,11 +36,9 @@ fn tree(mut lanes: Vec<f32>, op: impl Fn(f32, f32) -> f32) -> f32 {
 fn array<'a>(lanes: Lanes, blocks: impl Iterator<Item = (usize, Vec<i64>, f32, &'a (Vec<Vec<i64>>, f32))>) -> f32 {
     let mut lane = vec![0.0_f32; lanes.count()];
     for (b, w, scale, (limbs, x_scale)) in blocks {
-        for (i, limb) in limbs.iter().enumerate() {
-            let sum: i64 = w.iter().zip(limb).map(|(w, x)| w * x).sum();
-            let place = if i + 1 < limbs.len() { 256.0 } else { 1.0 };
-            lane[b % lanes.count()] += sum as f32 * (scale * x_scale * place);
-        }
+        let dot = |limb: &Vec<i64>| w.iter().zip(limb).map(|(w, x)| w * x).sum::<i64>();
+        let sum = limbs.iter().fold(0, |sum, limb| 256 * sum + dot(limb));
+        lane[b % lanes.count()] += (sum as f64 * f64::from(scale) * f64::from(*x_scale)) as f32;
     }
     tree(lane, |a, b| a + b)
 }

@@ -4,6 +4,7 @@
 //! book's 16 levels, biased by 128; from there on it is the int8 form, half a block at a time.
 
 use super::matvec::{AHEAD, Run, pick};
+use super::matvec_avx2::{R, Scale, add, joined};
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
 use std::arch::x86_64::*;
@@ -15,6 +16,7 @@ struct Tables {
     offsets: [__m256i; 2],
     /// Shift of a scale byte's sign to the top, out of the register where it has none.
     sign: __m256i,
+    mantissa: u32,
     /// Shift of its other bits to the mantissa and the exponent.
     shift: __m256i,
     /// The mantissa and the exponent without the bit that the sign leaves below them.
@@ -22,10 +24,10 @@ struct Tables {
 }
 
 /// # Safety
-/// `run.check(rows, lanes)` has passed, the rows have `LIMBS` limbs, and the other operands are those of `run.scales`.
+/// `run.check(rows, lanes)` has passed, and the other operands are those of `run.scales`.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn accumulate<const LIMBS: usize, const R: usize>(
+pub(super) unsafe fn accumulate(
     run: &Run<'_>,
     bases: &[u8; TILE_ROWS],
     codes: &[u8],
@@ -42,6 +44,7 @@ pub(super) unsafe fn accumulate<const LIMBS: usize, const R: usize>(
             levels: _mm256_broadcastsi128_si256(_mm_loadu_si128(levels.as_ptr().cast())),
             offsets: [load(offsets.as_ptr().cast()), load(offsets.as_ptr().add(8).cast())],
             sign: _mm256_set1_epi32(32 - book.sign as i32),
+            mantissa: book.mantissa,
             shift: _mm256_set1_epi32(shift as i32),
             mask: _mm256_set1_epi32(!((book.sign as i32) << shift)),
         }
@@ -60,24 +63,16 @@ pub(super) unsafe fn accumulate<const LIMBS: usize, const R: usize>(
             let scales = [tables.scale(scales), tables.scale(scales.add(TILE_ROWS))];
             let mut i = 0;
             while rows.len() - i >= R {
-                block::<LIMBS, R>(
-                    run,
-                    b,
-                    elements,
-                    &tables,
-                    scales,
-                    pick(rows, i),
-                    lane.add(i.wrapping_mul(run.lanes)),
-                );
+                block::<R>(run, b, elements, &tables, scales, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
                 i = i.wrapping_add(R);
             }
             // Not a loop: the compiler would keep a whole block's unpacked weights for it, in memory.
             let lane = lane.add(i.wrapping_mul(run.lanes));
             match rows.len() - i {
                 0 => (),
-                1 => block::<LIMBS, 1>(run, b, elements, &tables, scales, pick(rows, i), lane),
-                2 => block::<LIMBS, 2>(run, b, elements, &tables, scales, pick(rows, i), lane),
-                _ => block::<LIMBS, 3>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                1 => block::<1>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                2 => block::<2>(run, b, elements, &tables, scales, pick(rows, i), lane),
+                _ => block::<3>(run, b, elements, &tables, scales, pick(rows, i), lane),
             }
         }
     }
@@ -90,17 +85,17 @@ impl Tables {
     /// 16 bytes can be read.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn scale(&self, bytes: *const u8) -> [__m256; 2] {
+    unsafe fn scale(&self, bytes: *const u8) -> [Scale; 2] {
         // SAFETY: as the caller promises.
         let bytes = unsafe { _mm_loadu_si128(bytes.cast()) };
         let bytes = [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes))];
-        let mut scales = [_mm256_setzero_ps(); 2];
+        let mut bits = [_mm256_setzero_si256(); 2];
         for h in 0..2 {
             let magnitude = _mm256_sllv_epi32(_mm256_add_epi32(bytes[h], self.offsets[h]), self.shift);
             let sign = _mm256_sllv_epi32(bytes[h], self.sign);
-            scales[h] = _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_and_si256(magnitude, self.mask)));
+            bits[h] = _mm256_or_si256(sign, _mm256_and_si256(magnitude, self.mask));
         }
-        scales
+        [Scale::of(bits[0], self.mantissa), Scale::of(bits[1], self.mantissa)]
     }
 }
 
@@ -110,12 +105,12 @@ impl Tables {
 /// As [`accumulate`]; the pointers are into what the check covers.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn block<const LIMBS: usize, const R: usize>(
+unsafe fn block<const R: usize>(
     run: &Run<'_>,
     b: usize,
     elements: *const u8,
     tables: &Tables,
-    scales: [[__m256; 2]; 2],
+    scales: [[Scale; 2]; 2],
     rows: [usize; R],
     lane: *mut [f32; TILE_ROWS],
 ) {
@@ -124,16 +119,16 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
     let low = _mm256_set1_epi16(0xff);
     // SAFETY: `at` counts blocks of the activations, all inside; a block's codes are 256 bytes.
     unsafe {
-        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
+        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(BLOCK)));
         for (half, scale) in scales.into_iter().enumerate() {
-            let mut sum = [[[_mm256_setzero_si256(); 2]; LIMBS]; R];
+            let mut sum = [[_mm256_setzero_si256(); 2]; R];
             for r in 0..R {
-                for (limb, sum) in sum[r].iter_mut().enumerate() {
-                    let place = at[r].wrapping_mul(LIMBS).wrapping_add(limb);
-                    let first = *acts.half().as_ptr().add(place);
-                    let fix = if half == 0 { first } else { (*acts.fix().as_ptr().add(place)).wrapping_sub(first) };
-                    *sum = [_mm256_set1_epi32(fix); 2];
-                }
+                let first = joined(acts.limbs(), acts.half().as_ptr(), at[r]);
+                let fix = match half {
+                    0 => first,
+                    _ => joined(acts.limbs(), acts.fix().as_ptr(), at[r]).wrapping_sub(first),
+                };
+                sum[r] = [_mm256_set1_epi32(fix); 2];
             }
             for quad in 0..HALF / 4 {
                 let both = elements.add(quad * TILE_ROWS * 4);
@@ -146,29 +141,18 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
                     (even[h], odd[h]) = (_mm256_and_si256(w, low), _mm256_srli_epi16(w, 8));
                 }
                 for r in 0..R {
-                    for (limb, sum) in sum[r].iter_mut().enumerate() {
-                        let x = q[r].add(limb * BLOCK + half * HALF + quad * 4).cast::<i32>();
-                        let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
-                        for h in 0..2 {
-                            let s = _mm256_add_epi32(sum[h], _mm256_madd_epi16(even[h], x[0]));
-                            sum[h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
-                        }
+                    let x = q[r].add(half * HALF + quad * 4).cast::<i32>();
+                    let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
+                    for h in 0..2 {
+                        let s = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x[0]));
+                        sum[r][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
                     }
                 }
             }
             for r in 0..R {
                 let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
                 let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
-                for h in 0..2 {
-                    // Every product is exact, so their order is free; the additions are in the contract's order.
-                    let s = _mm256_mul_ps(scale[h], x);
-                    let mut y = _mm256_loadu_ps(lane.add(8 * h));
-                    for (limb, sum) in sum[r].iter().enumerate() {
-                        let s = if limb + 1 < LIMBS { _mm256_mul_ps(s, _mm256_set1_ps(256.0)) } else { s };
-                        y = _mm256_add_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[h]), s));
-                    }
-                    _mm256_storeu_ps(lane.add(8 * h), y);
-                }
+                add(lane, sum[r], scale, x);
             }
         }
     }

@@ -90,7 +90,7 @@ impl Run<'_> {
         assert!(
             acts.scale().len() >= n && acts.fix().len() >= n * acts.limbs() && acts.half().len() == acts.fix().len()
         );
-        assert!(acts.q8().len() >= n * acts.limbs() * BLOCK && acts.q16().len() >= n * acts.limbs() * BLOCK);
+        assert!(acts.q8().len() >= n * acts.limbs() * BLOCK && acts.q16().len() >= n * BLOCK);
     }
 
     /// Lanes that the tree joins: those that the blocks reach. A lane past them stays +0.0, and none is ever -0.0, so
@@ -128,7 +128,7 @@ impl<'a> RowOut<'a> {
     /// Space of the first `n` blocks, and the rest.
     pub(crate) fn split_at(self, n: usize, limbs: usize) -> (Self, Self) {
         let (q8, q8_rest) = self.q8.split_at_mut(n * limbs * BLOCK);
-        let (q16, q16_rest) = self.q16.split_at_mut(n * limbs * BLOCK);
+        let (q16, q16_rest) = self.q16.split_at_mut(n * BLOCK);
         let (fix, fix_rest) = self.fix.split_at_mut(n * limbs);
         let (half, half_rest) = self.half.split_at_mut(n * limbs);
         let (scale, scale_rest) = self.scale.split_at_mut(n);
@@ -141,7 +141,7 @@ impl<'a> RowOut<'a> {
         let n = blocks * limbs;
         RowOut {
             q8: &mut self.q8[row * n * BLOCK..][..n * BLOCK],
-            q16: &mut self.q16[row * n * BLOCK..][..n * BLOCK],
+            q16: &mut self.q16[row * blocks * BLOCK..][..blocks * BLOCK],
             fix: &mut self.fix[row * n..][..n],
             half: &mut self.half[row * n..][..n],
             scale: &mut self.scale[row * blocks..][..blocks],
@@ -199,18 +199,18 @@ impl ArrayForm for Mirror {
     }
 }
 
-/// Add the products of some columns of block `b`, which share a scale, to the block's lane: the high limb, then the low.
+/// Add the product of some columns of block `b`, which share a scale, to the block's lane: of both limbs together.
 fn add_products(run: &Run<'_>, row: usize, b: usize, columns: Range<usize>, lanes: &mut [[f32; TILE_ROWS]]) {
     let (acts, limbs) = (run.acts, run.acts.limbs());
     let act = row * acts.blocks() + run.first_act + b;
     let elements = &run.elements[b * run.stride..];
-    for (limb, q) in acts.q8()[act * limbs * BLOCK..].chunks_exact(BLOCK).take(limbs).enumerate() {
-        let place = if limb + 1 < limbs { 256.0 } else { 1.0 };
-        for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
-            let dot = dot(&run.scales, elements, r, columns.clone(), q);
-            let scale = run.scales.at(b, columns.start / HALF, r) * acts.scale()[act] * place;
-            *lane += dot as f32 * scale;
-        }
+    for (r, lane) in lanes[run.lane(b)].iter_mut().enumerate() {
+        // 256 times the high limb's product and once the low limb's: below 2^27.
+        let each = acts.q8()[act * limbs * BLOCK..].chunks_exact(BLOCK).take(limbs);
+        let sum = each.fold(0, |sum, q| 256 * sum + dot(&run.scales, elements, r, columns.clone(), q));
+        let scale = run.scales.at(b, columns.start / HALF, r) * acts.scale()[act];
+        // Exact in f64, so this is the one rounding of the product.
+        *lane += (f64::from(sum) * f64::from(scale)) as f32;
     }
 }
 
@@ -281,7 +281,7 @@ pub(crate) fn quantise_row(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> R
 #[inline(always)]
 fn quantise_limbs<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
     let q8 = out.q8.chunks_exact_mut(BLOCK * N);
-    let q16 = out.q16.chunks_exact_mut(BLOCK * N);
+    let (q16, _) = out.q16.as_chunks_mut::<BLOCK>();
     let fixes = out.fix.chunks_exact_mut(N).zip(out.half.chunks_exact_mut(N));
     let places = q8.zip(q16).zip(fixes).zip(out.scale.iter_mut());
     for ((block, part), (((q8, q16), (fix, half)), scale)) in row.chunks(BLOCK).enumerate().zip(places) {
@@ -297,24 +297,28 @@ fn quantise_limbs<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_
         }
         for (limb, q) in q.iter().enumerate() {
             q8[limb * BLOCK..][..BLOCK].copy_from_slice(q);
-            let mut wide = [0; BLOCK];
-            (fix[limb], half[limb]) = widen(q, &mut wide);
-            q16[limb * BLOCK..][..BLOCK].copy_from_slice(&wide);
+            (fix[limb], half[limb]) = fixes_of(q);
         }
+        widen(&q, q16);
     }
     Ok(())
 }
 
-/// A limb widened and ordered `[8 quads][k, k+2, k+1, k+3]`; returns -128 times its sum, and times that of its first half.
+/// -128 times the sum of a limb, and times that of its first half.
 #[inline(always)]
-pub(crate) fn widen(limb: &[i8; BLOCK], wide: &mut [i16; BLOCK]) -> (i32, i32) {
-    for (quad, out) in limb.chunks_exact(4).zip(wide.chunks_exact_mut(4)) {
-        for (out, k) in out.iter_mut().zip([0, 2, 1, 3]) {
-            *out = i16::from(quad[k]);
-        }
-    }
+pub(crate) fn fixes_of(limb: &[i8; BLOCK]) -> (i32, i32) {
     let sum = |half: &[i8]| half.iter().fold(0_i32, |sum, q| sum.wrapping_add(i32::from(*q))).wrapping_mul(-128);
     let (first, second) = limb.split_at(HALF);
     let first = sum(first);
     (first.wrapping_add(sum(second)), first)
+}
+
+/// A block's limbs joined, in the order `[8 quads][k, k+2, k+1, k+3]`.
+#[inline(always)]
+pub(crate) fn widen(limbs: &[[i8; BLOCK]], wide: &mut [i16; BLOCK]) {
+    for (quad, out) in wide.chunks_exact_mut(4).enumerate() {
+        for (out, k) in out.iter_mut().zip([0, 2, 1, 3]) {
+            *out = limbs.iter().fold(0_i16, |q, limb| q.wrapping_mul(256).wrapping_add(i16::from(limb[4 * quad + k])));
+        }
+    }
 }

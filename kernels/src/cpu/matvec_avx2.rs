@@ -29,23 +29,13 @@ impl ArrayForm for Avx2 {
     fn accumulate(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
         run.check(rows, lanes);
         // SAFETY: an `Avx2` exists only where the processor has AVX2; `check` covers every access.
-        unsafe {
-            match run.acts.limbs() {
-                1 => accumulate::<1, 4>(run, rows, lanes),
-                _ => accumulate::<2, 2>(run, rows, lanes),
-            }
-        }
+        unsafe { accumulate(run, rows, lanes) }
     }
 
     fn tile(&self, run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
         run.check(rows, lanes);
         // SAFETY: as in `accumulate`.
-        unsafe {
-            match run.acts.limbs() {
-                1 => tile::<1, 4>(run, rows, lanes, results),
-                _ => tile::<2, 2>(run, rows, lanes, results),
-            }
-        }
+        unsafe { tile(run, rows, lanes, results) }
     }
 
     fn quantise(&self, row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
@@ -54,20 +44,17 @@ impl ArrayForm for Avx2 {
     }
 }
 
-/// `LIMBS` limbs, `R` rows at a time.
-///
+/// Rows of a block that share its unpacked weights, as many as the registers take.
+pub(super) const R: usize = 4;
+
 /// # Safety
-/// `run.check(rows, lanes)` has passed and the rows have `LIMBS` limbs.
+/// `run.check(rows, lanes)` has passed.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn accumulate<const LIMBS: usize, const R: usize>(
-    run: &Run<'_>,
-    rows: &[usize],
-    lanes: &mut [[f32; TILE_ROWS]],
-) {
+unsafe fn accumulate(run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]]) {
     if let Scales::Halves { bases, codes, book } = run.scales {
         // SAFETY: as the caller promises.
-        return unsafe { super::codes_avx2::accumulate::<LIMBS, R>(run, bases, codes, book, rows, lanes) };
+        return unsafe { super::codes_avx2::accumulate(run, bases, codes, book, rows, lanes) };
     }
     let offsets = match run.scales {
         Scales::Codes { bases, .. } => std::array::from_fn(|r| scale_offset(bases[r] as i8)),
@@ -85,7 +72,8 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
             // With offset 0 this is the code of 1.0.
             Scales::Halves { .. } | Scales::Unit => [_mm256_set1_epi32(0x3f8); 2],
         };
-        let scale = [0, 1].map(|h| _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(scale[h], offsets[h]), 20)));
+        let bits = [0, 1].map(|h| _mm256_slli_epi32(_mm256_add_epi32(scale[h], offsets[h]), 20));
+        let scale = [Scale::of(bits[0], 3), Scale::of(bits[1], 3)];
         // SAFETY: the check covers every block's elements, and every row's block in the activations and the lanes.
         unsafe {
             let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
@@ -96,16 +84,16 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let mut i = 0;
             while rows.len() - i >= R {
-                block::<LIMBS, R>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
+                block::<R>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
                 i = i.wrapping_add(R);
             }
             // Not a loop: the compiler would keep a whole block's unpacked weights for it, in memory.
             let lane = lane.add(i.wrapping_mul(run.lanes));
             match rows.len() - i {
                 0 => (),
-                1 => block::<LIMBS, 1>(run, b, elements, scale, pick(rows, i), lane),
-                2 => block::<LIMBS, 2>(run, b, elements, scale, pick(rows, i), lane),
-                _ => block::<LIMBS, 3>(run, b, elements, scale, pick(rows, i), lane),
+                1 => block::<1>(run, b, elements, scale, pick(rows, i), lane),
+                2 => block::<2>(run, b, elements, scale, pick(rows, i), lane),
+                _ => block::<3>(run, b, elements, scale, pick(rows, i), lane),
             }
         }
     }
@@ -116,15 +104,10 @@ unsafe fn accumulate<const LIMBS: usize, const R: usize>(
 /// # Safety
 /// As [`accumulate`].
 #[target_feature(enable = "avx2")]
-unsafe fn tile<const LIMBS: usize, const R: usize>(
-    run: &Run<'_>,
-    rows: &[usize],
-    lanes: &mut [[f32; TILE_ROWS]],
-    results: &mut [[f32; TILE_ROWS]],
-) {
+unsafe fn tile(run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], results: &mut [[f32; TILE_ROWS]]) {
     clear(run, lanes);
     // SAFETY: as the caller promises.
-    unsafe { accumulate::<LIMBS, R>(run, rows, lanes) };
+    unsafe { accumulate(run, rows, lanes) };
     join(run, lanes, results);
 }
 
@@ -134,11 +117,11 @@ unsafe fn tile<const LIMBS: usize, const R: usize>(
 /// As [`accumulate`]; the pointers are into what the check covers.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn block<const LIMBS: usize, const R: usize>(
+unsafe fn block<const R: usize>(
     run: &Run<'_>,
     b: usize,
     elements: *const u8,
-    scale: [__m256; 2],
+    scale: [Scale; 2],
     rows: [usize; R],
     lane: *mut [f32; TILE_ROWS],
 ) {
@@ -147,43 +130,84 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
     let low = _mm256_set1_epi16(0xff);
     // SAFETY: `at` counts blocks of the activations, all inside; a block's elements are 512 bytes.
     unsafe {
-        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
-        let mut sum = [[[_mm256_setzero_si256(); 2]; LIMBS]; R];
-        for r in 0..R {
-            for (limb, sum) in sum[r].iter_mut().enumerate() {
-                let fix = *acts.fix().as_ptr().add(at[r].wrapping_mul(LIMBS).wrapping_add(limb));
-                *sum = [_mm256_set1_epi32(fix); 2];
-            }
-        }
+        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(BLOCK)));
+        let mut sum = at.map(|at| [_mm256_set1_epi32(joined(acts.limbs(), acts.fix().as_ptr(), at)); 2]);
         for quad in 0..BLOCK / 4 {
             let w = elements.add(quad * TILE_ROWS * 4);
             let w = [load(w), load(w.add(32))];
             let even = w.map(|w| _mm256_and_si256(w, low));
             let odd = w.map(|w| _mm256_srli_epi16(w, 8));
             for r in 0..R {
-                for (limb, sum) in sum[r].iter_mut().enumerate() {
-                    let x = q[r].add(limb * BLOCK + quad * 4).cast::<i32>();
-                    let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
-                    for h in 0..2 {
-                        let s = _mm256_add_epi32(sum[h], _mm256_madd_epi16(even[h], x[0]));
-                        sum[h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
-                    }
+                let x = q[r].add(quad * 4).cast::<i32>();
+                let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
+                for h in 0..2 {
+                    let s = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x[0]));
+                    sum[r][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
                 }
             }
         }
         for r in 0..R {
             let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
             let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
-            for h in 0..2 {
-                // Every product is exact, so their order is free; the additions are in the contract's order.
-                let s = _mm256_mul_ps(scale[h], x);
-                let mut y = _mm256_loadu_ps(lane.add(8 * h));
-                for (limb, sum) in sum[r].iter().enumerate() {
-                    let s = if limb + 1 < LIMBS { _mm256_mul_ps(s, _mm256_set1_ps(256.0)) } else { s };
-                    y = _mm256_add_ps(y, _mm256_mul_ps(_mm256_cvtepi32_ps(sum[h]), s));
-                }
-                _mm256_storeu_ps(lane.add(8 * h), y);
+            add(lane, sum[r], scale, x);
+        }
+    }
+}
+
+/// A block's correction: that of the high limb 256 times, where there are two.
+///
+/// # Safety
+/// `fixes` has `limbs` values for each block up to `at`.
+#[inline(always)]
+pub(super) unsafe fn joined(limbs: usize, fixes: *const i32, at: usize) -> i32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match limbs {
+            1 => *fixes.add(at),
+            _ => {
+                let fixes = fixes.add(at.wrapping_mul(2));
+                (*fixes).wrapping_mul(256).wrapping_add(*fixes.add(1))
             }
+        }
+    }
+}
+
+/// Scales of eight rows, m·2^k each.
+#[derive(Clone, Copy)]
+pub(super) struct Scale {
+    m: __m256i,
+    power: __m256,
+}
+
+impl Scale {
+    /// Of floats with so many bits of mantissa: m has one more.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn of(bits: __m256i, mantissa: u32) -> Self {
+        let one = 1 << mantissa;
+        let m = _mm256_srlv_epi32(bits, _mm256_set1_epi32(23_i32.wrapping_sub(mantissa as i32)));
+        let m = _mm256_and_si256(m, _mm256_set1_epi32(one - 1));
+        let power = _mm256_and_si256(bits, _mm256_set1_epi32(0xff80_0000_u32 as i32));
+        let power = _mm256_sub_epi32(power, _mm256_set1_epi32((mantissa << 23) as i32));
+        Self { m: _mm256_or_si256(m, _mm256_set1_epi32(one)), power: _mm256_castsi256_ps(power) }
+    }
+}
+
+/// Add the products of a block's sums and scales to its lane. A sum times m is below 2^31, so that its conversion is the
+/// one rounding of the product.
+///
+/// # Safety
+/// 16 values can be read and written.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn add(lane: *mut f32, sum: [__m256i; 2], scale: [Scale; 2], x: __m256) {
+    for h in 0..2 {
+        let product = _mm256_cvtepi32_ps(_mm256_mullo_epi32(sum[h], scale[h].m));
+        let product = _mm256_mul_ps(product, _mm256_mul_ps(scale[h].power, x));
+        // SAFETY: as the caller promises.
+        unsafe {
+            let lane = lane.add(8 * h);
+            _mm256_storeu_ps(lane, _mm256_add_ps(_mm256_loadu_ps(lane), product));
         }
     }
 }

@@ -302,7 +302,7 @@ impl<P: Products, const LIMBS: usize, const R: usize> Sums<P, LIMBS, R> {
         }
     }
 
-    /// Add the sums, scaled, to a lane of each token-row: the high limb, then the low.
+    /// Add the sums, scaled, to a lane of each token-row: both limbs together.
     ///
     /// # Safety
     /// The blocks are inside the activations, and `lane` and what lies `run.lanes` on, for each row, inside the lanes.
@@ -320,14 +320,14 @@ impl<P: Products, const LIMBS: usize, const R: usize> Sums<P, LIMBS, R> {
                 let x = vdupq_n_f32(*run.acts.scale().as_ptr().add(at));
                 let lane = lane.add(r * run.lanes).cast::<f32>();
                 for i in 0..FOURS {
-                    // Every product is exact, so their order is free; the additions are in the contract's order.
+                    // A limb's product is exact, so that what adds two of them rounds the whole product once.
                     let s = vmulq_f32(scale[i], x);
-                    let mut y = vld1q_f32(lane.add(4 * i));
-                    for (limb, sums) in sums.iter().enumerate() {
-                        let s = if limb + 1 < LIMBS { vmulq_f32(s, vdupq_n_f32(256.0)) } else { s };
-                        y = vaddq_f32(y, vmulq_f32(vcvtq_f32_s32(P::total(sums[i])), s));
-                    }
-                    vst1q_f32(lane.add(4 * i), y);
+                    let product = |limb: usize, s| vmulq_f32(vcvtq_f32_s32(P::total(sums[limb][i])), s);
+                    let low = product(LIMBS - 1, s);
+                    let both =
+                        if LIMBS == 2 { vaddq_f32(product(0, vmulq_f32(s, vdupq_n_f32(256.0))), low) } else { low };
+                    let lane = lane.add(4 * i);
+                    vst1q_f32(lane, vaddq_f32(vld1q_f32(lane), both));
                 }
             }
         }

@@ -167,15 +167,15 @@ unsafe fn block<const LIMBS: usize, const R: usize>(
             }
         }
         for r in 0..R {
-            // Every product is exact, so their order is free; the additions are in the contract's order.
+            // A limb's product is exact, so that what adds two of them rounds the whole product once.
             let s = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scale().as_ptr().add(at[r])));
             let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
-            let mut y = _mm512_loadu_ps(lane);
-            for (limb, sum) in sum[r].iter().enumerate() {
-                let s = if limb + 1 < LIMBS { _mm512_mul_ps(s, _mm512_set1_ps(256.0)) } else { s };
-                y = _mm512_add_ps(y, _mm512_mul_ps(_mm512_cvtepi32_ps(*sum), s));
+            let mut product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][LIMBS - 1]), s);
+            if LIMBS == 2 {
+                let high = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][0]), _mm512_mul_ps(s, _mm512_set1_ps(256.0)));
+                product = _mm512_add_ps(high, product);
             }
-            _mm512_storeu_ps(lane, y);
+            _mm512_storeu_ps(lane, _mm512_add_ps(_mm512_loadu_ps(lane), product));
         }
     }
 }

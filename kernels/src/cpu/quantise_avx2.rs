@@ -20,7 +20,7 @@ pub(super) fn quantise(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Resul
 fn rows_blocks<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) -> Result<(), (usize, Cause)> {
     let (q8, _) = out.q8.as_chunks_mut::<BLOCK>();
     let (q16, _) = out.q16.as_chunks_mut::<BLOCK>();
-    let limbs_out = q8.chunks_exact_mut(N).zip(q16.chunks_exact_mut(N));
+    let limbs_out = q8.chunks_exact_mut(N).zip(q16);
     let fixes = out.fix.chunks_exact_mut(N).zip(out.half.chunks_exact_mut(N));
     let places = limbs_out.zip(fixes).zip(out.scale.iter_mut());
     for ((block, part), (((q8, q16), (fix, half)), scale)) in row.chunks(BLOCK).enumerate().zip(places) {
@@ -36,15 +36,16 @@ fn rows_blocks<const N: usize>(row: &[f32], limbs: Limbs, out: &mut RowOut<'_>) 
         let e = max.and_then(|max| pow2_exponent(max, limbs)).map_err(|cause| (block, cause))?;
         *scale = pow2(e);
         let q = integers(x, e);
+        widen(q, q16);
         if N == 1 {
-            (fix[0], half[0]) = put(q, &mut q8[0], &mut q16[0]);
+            (fix[0], half[0]) = put(q, &mut q8[0]);
             continue;
         }
         // |q| + 128 fits 16 bits, and the sum's upper byte is the high limb.
         let hi = q.map(|q| _mm256_srai_epi16(_mm256_add_epi16(q, _mm256_set1_epi16(128)), 8));
         let lo = [0, 1].map(|i| _mm256_sub_epi16(q[i], _mm256_slli_epi16(hi[i], 8)));
-        (fix[0], half[0]) = put(hi, &mut q8[0], &mut q16[0]);
-        (fix[N - 1], half[N - 1]) = put(lo, &mut q8[N - 1], &mut q16[N - 1]);
+        (fix[0], half[0]) = put(hi, &mut q8[0]);
+        (fix[N - 1], half[N - 1]) = put(lo, &mut q8[N - 1]);
     }
     Ok(())
 }
@@ -78,21 +79,26 @@ fn integers(x: [__m256; 4], e: i32) -> [__m256i; 2] {
     [(q[0], q[1]), (q[2], q[3])].map(|(a, b)| _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0b11_01_10_00))
 }
 
-/// Store a limb as bytes and in the widened order; returns -128 times its sum, and times that of its first half.
+/// Store a block's integers in the order k, k + 2, k + 1, k + 3 of each quad.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn put(limb: [__m256i; 2], q8: &mut [i8; BLOCK], q16: &mut [i16; BLOCK]) -> (i32, i32) {
-    let bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(limb[0], limb[1]), 0b11_01_10_00);
-    // SAFETY: 32 bytes.
-    unsafe { _mm256_storeu_si256(q8.as_mut_ptr().cast(), bytes) };
-    // k, k + 2, k + 1, k + 3 of each quad.
+fn widen(q: [__m256i; 2], q16: &mut [i16; BLOCK]) {
     let order = _mm256_setr_epi8(
         0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15,
     );
-    for (i, limb) in limb.into_iter().enumerate() {
+    for (i, q) in q.into_iter().enumerate() {
         // SAFETY: twice sixteen values.
-        unsafe { _mm256_storeu_si256(q16.as_mut_ptr().add(16 * i).cast(), _mm256_shuffle_epi8(limb, order)) };
+        unsafe { _mm256_storeu_si256(q16.as_mut_ptr().add(16 * i).cast(), _mm256_shuffle_epi8(q, order)) };
     }
+}
+
+/// Store a limb as bytes; returns -128 times its sum, and times that of its first half.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn put(limb: [__m256i; 2], q8: &mut [i8; BLOCK]) -> (i32, i32) {
+    let bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(limb[0], limb[1]), 0b11_01_10_00);
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_storeu_si256(q8.as_mut_ptr().cast(), bytes) };
     let pairs = limb.map(|limb| _mm256_madd_epi16(limb, _mm256_set1_epi16(-128)));
     let sums = _mm256_hadd_epi32(pairs[0], pairs[1]);
     let sums = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));

@@ -18,17 +18,19 @@ pub(crate) enum Fill {
     OneHot,
     /// Any byte.
     Random,
+    /// Magnitudes of at least 96, all of one sign: sums of more bits than an f32 holds.
+    Large,
 }
 
 pub(crate) const FILLS: [Fill; 8] = [
     Fill::Constant(127, 127),
-    Fill::Constant(-127, 127),
     Fill::Constant(-128, -128),
     Fill::Constant(-128, 127),
     Fill::Edges,
     Fill::ZeroRows,
     Fill::OneHot,
     Fill::Random,
+    Fill::Large,
 ];
 
 /// Columns, matrix rows, token-rows: around every border of block, tile, group and lane.
@@ -88,6 +90,7 @@ impl Fill {
             Fill::Edges => edge(seed),
             Fill::ZeroRows if row.is_multiple_of(2) => 0,
             Fill::OneHot => i8::from(col % 61 == (row * 7 + 3) % 61),
+            Fill::Large => 96 + seed.below(32) as i8,
             Fill::ZeroRows | Fill::Random => seed.next() as i8,
         }
     }
@@ -97,6 +100,7 @@ impl Fill {
             Fill::Constant(_, x) => x,
             Fill::Edges => edge(seed),
             Fill::ZeroRows if !row.is_multiple_of(2) => 0,
+            Fill::Large => 96 + seed.below(32) as i8,
             Fill::ZeroRows | Fill::OneHot | Fill::Random => seed.next() as i8,
         }
     }
@@ -106,16 +110,18 @@ fn edge(seed: &mut Seed) -> i8 {
     [-128, -127, -1, 0, 1, 127][seed.below(6) as usize]
 }
 
-/// Quantised rows by their integers; what lies past the columns is zero, as the quantiser leaves it.
+/// Quantised rows by their integers; what lies past the columns is zero, as the quantiser leaves it, and of two limbs the
+/// high one is above -128: joined they fit 16 bits.
 pub(crate) fn acts(seed: &mut Seed, fill: Fill, rows: usize, cols: usize, limbs: Limbs) -> Acts {
     let blocks = cols.div_ceil(BLOCK);
     let (mut q, mut scale) = (Vec::new(), Vec::new());
     for row in 0..rows {
         for block in 0..blocks {
-            for _ in 0..limbs.count() {
+            for place in 0..limbs.count() {
+                let least = if place + 1 < limbs.count() { -127 } else { -128 };
                 let mut limb = [0; BLOCK];
                 for x in limb.iter_mut().take(cols - block * BLOCK) {
-                    *x = fill.act(seed, row);
+                    *x = fill.act(seed, row).max(least);
                 }
                 q.push(limb);
             }
@@ -159,7 +165,7 @@ fn matvec(
     product(form, layout, &bytes, &acts, number, name)
 }
 
-/// A matrix of 4-bit codes: any codes and scale bytes, or the levels of largest magnitude against activations of -128.
+/// A matrix of 4-bit codes: any codes and scale bytes, or the levels of largest magnitude against large activations.
 fn coded(
     form: &dyn ArrayForm,
     (cols, rows, tokens): (usize, usize, usize),
@@ -174,7 +180,7 @@ fn coded(
     product(form, layout, &bytes, &acts, number, name)
 }
 
-/// A matrix of any codes and scale bytes with any rows, or one of the levels of largest magnitude with rows of -128.
+/// A matrix of any codes and scale bytes with any rows, or one of the levels of largest magnitude with rows of large values.
 pub(crate) fn coded_operands(
     seed: &mut Seed,
     layout: &MatrixLayout,
@@ -189,7 +195,7 @@ pub(crate) fn coded_operands(
         bytes.extend((TILE_ROWS..scales).map(|_| seed.next() as u8));
         bytes.extend((scales..layout.tile_bytes()).map(|_| if largest { 0 } else { seed.next() as u8 }));
     }
-    let fill = if largest { Fill::Constant(0, -128) } else { Fill::Random };
+    let fill = if largest { Fill::Large } else { Fill::Random };
     let acts = acts(seed, fill, tokens, layout.cols(), limbs);
     (bytes, acts)
 }
@@ -281,7 +287,7 @@ fn quantise(form: &dyn ArrayForm, limbs: Limbs, number: u64) -> Result<(), Strin
     let make = |form: &dyn ArrayForm| {
         let (n, l) = (cols.div_ceil(BLOCK), limbs.count());
         let (mut q8, mut q16, mut fix, mut half, mut scale) =
-            (vec![0; n * l * BLOCK], vec![0; n * l * BLOCK], vec![0; n * l], vec![0; n * l], vec![0.0; n]);
+            (vec![0; n * l * BLOCK], vec![0; n * BLOCK], vec![0; n * l], vec![0; n * l], vec![0.0; n]);
         let mut out = RowOut { q8: &mut q8, q16: &mut q16, fix: &mut fix, half: &mut half, scale: &mut scale };
         let result = form.quantise(&row, limbs, &mut out).map_err(|(block, cause)| (block, cause.to_string()));
         result.map(|()| (q8, q16, fix, half, scale))

@@ -55,7 +55,10 @@ pub fn step_words(rows: &[StepRowWords]) -> Vec<u32> {
     words
 }
 
-/// The step's words, `b`, `r`, and the functions given, each `f_name(x)`.
+/// The step's words, `b`, `apart`, `r`, and the functions given, each `f_name(x)`.
+///
+/// `apart` is a barrier for what meets `b`: a compiler knows that two exclusive ors with one value are none, and where a sum
+/// begins with zero it leaves that addition out, which would bring them together.
 #[must_use]
 pub fn prelude(functions: &[Function]) -> String {
     let mut text = STEP.to_owned();
@@ -63,6 +66,7 @@ pub fn prelude(functions: &[Function]) -> String {
     let _ = write!(
         text,
         "fn b(x: f32) -> f32 {{ return bitcast<f32>(bitcast<u32>(x) ^ zero); }}\n\
+         fn apart(x: f32) -> f32 {{ return bitcast<f32>(bitcast<u32>(x) + zero); }}\n\
          fn r(x: f32) -> f32 {{\n\
          \x20 let u = bitcast<u32>(x) ^ zero;\n\
          \x20 return bitcast<f32>(select(u, 0u, (u & {mask:#x}u) < {least:#x}u));\n\

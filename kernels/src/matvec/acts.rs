@@ -28,8 +28,8 @@ pub enum ActError {
 
 /// Quantised rows `[rows, cols]`: per block of 32 columns one power-of-two scale and one or two int8 limbs.
 ///
-/// The buffer is reused from command to command. Beside the limbs it holds what the forms want: the limbs widened to
-/// i16 in the order in which a tile's columns are multiplied, and the correction of the matrix's bias of 128.
+/// The buffer is reused from command to command. Beside the limbs it holds what the forms want: both limbs joined in
+/// one i16 in the order in which a tile's columns are multiplied, and the correction of the matrix's bias of 128.
 #[derive(Clone, Debug, Default)]
 pub struct Acts {
     rows: usize,
@@ -38,7 +38,7 @@ pub struct Acts {
     limbs: usize,
     /// `[rows][blocks][limbs, high first][32]`.
     q8: Vec<i8>,
-    /// The same in the order `[8 quads][k, k+2, k+1, k+3]`.
+    /// `[rows][blocks][8 quads][k, k+2, k+1, k+3]`: the limbs joined, 256 times the high one and once the low one.
     q16: Vec<i16>,
     /// `[rows][blocks][limbs]`: -128 times the sum of the limb.
     fix: Vec<i32>,
@@ -89,7 +89,7 @@ impl Acts {
         (self.rows, self.cols, self.blocks, self.limbs) = (rows, cols, cols.div_ceil(BLOCK), limbs.count());
         let n = rows * self.blocks;
         self.q8.resize(n * self.limbs * BLOCK, 0);
-        self.q16.resize(n * self.limbs * BLOCK, 0);
+        self.q16.resize(n * BLOCK, 0);
         self.fix.resize(n * self.limbs, 0);
         self.half.resize(n * self.limbs, 0);
         self.scale.resize(n, 0.0);
@@ -140,12 +140,15 @@ impl Acts {
     /// `limbs[(row * blocks + block) * count + limb]`, high limb first, and a scale a block.
     pub(crate) fn from_limbs(rows: usize, cols: usize, count: usize, limbs: &[[i8; BLOCK]], scale: &[f32]) -> Self {
         let mut acts = Self { rows, cols, blocks: cols.div_ceil(BLOCK), limbs: count, ..Self::default() };
-        for limb in limbs {
+        for limbs in limbs.chunks_exact(count) {
+            for limb in limbs {
+                let (fix, half) = crate::cpu::matvec::fixes_of(limb);
+                acts.fix.push(fix);
+                acts.half.push(half);
+                acts.q8.extend(limb);
+            }
             let mut q16 = [0; BLOCK];
-            let (fix, half) = crate::cpu::matvec::widen(limb, &mut q16);
-            acts.fix.push(fix);
-            acts.half.push(half);
-            acts.q8.extend(limb);
+            crate::cpu::matvec::widen(limbs, &mut q16);
             acts.q16.extend(q16);
         }
         acts.scale.extend(scale);

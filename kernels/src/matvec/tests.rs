@@ -172,18 +172,11 @@ fn define(case: &Case, lanes: usize, limbs: Limbs, row: usize, token: usize) -> 
         let s = scale(largest(w), base);
         let max = f64::from(limbs.max());
         let t = (-60..=40).map(|e| 2f64.powi(e)).find(|t| max * t >= largest(x)).unwrap();
-        let (mut hi, mut lo) = (0, 0);
-        for (w, x) in w.iter().zip(x) {
-            let (w, x) = ((f64::from(*w) / s).round_ties_even() as i64, (f64::from(*x) / t).round_ties_even() as i64);
-            let low = (x + 128).rem_euclid(256) - 128;
-            hi += w * ((x - low) / 256);
-            lo += w * low;
-        }
-        let slot = &mut lane[b % lanes];
-        if limbs == Limbs::Two {
-            *slot += (hi as f64 * 256.0 * s * t) as f32;
-        }
-        *slot += (lo as f64 * s * t) as f32;
+        let product = |(w, x): (&f32, &f32)| {
+            (f64::from(*w) / s).round_ties_even() as i64 * (f64::from(*x) / t).round_ties_even() as i64
+        };
+        let sum: i64 = w.iter().zip(x).map(product).sum();
+        lane[b % lanes] += (sum as f64 * s * t) as f32;
     }
     while lane.len() > 1 {
         let high = lane.split_off(lane.len() / 2);

@@ -78,9 +78,7 @@ fn key_block(sum: f32, tile: u32, place: u32, base: u32, block: u32) -> f32 {
   $WORDS_K
   let low = $Q_LOW_DOT;
   $Q_HIGH_DOT
-  var s = sum;
-  $Q_HIGH_SUM
-  return b(s + f32(low) * scale);
+  return b(sum + apart($Q_HIGHf32(low) * scale));
 }
 // The query with the key of a position, lanes and tree as the array unit has them.
 fn score(state: u32, head: u32, position: u32) -> f32 {
@@ -129,9 +127,7 @@ fn value_block(sum: f32, at: u32, page: u32, d: u32, state: u32, head: u32) -> f
   $WORDS_V
   let low = $P_LOW_DOT;
   $P_HIGH_DOT
-  var s = sum;
-  $P_HIGH_SUM
-  return b(s + f32(low) * scale);
+  return b(sum + apart($P_HIGHf32(low) * scale));
 }
 ";
 

@@ -2,7 +2,7 @@
 
 use super::bindings::ROUTE;
 use super::shape::{Plan, Shape, THREADS};
-use super::terms::terms;
+use super::terms::{product, shape_limbs, terms};
 use crate::format::Limbs;
 use std::fmt::Write as _;
 
@@ -49,12 +49,14 @@ pub(super) fn text(plan: &Plan, shape: &Shape) -> String {
     );
     for token in 0..tokens {
         let _ = writeln!(t, "    {{\n      let x = scales[t{token} * BLOCKS + k];");
-        for term in &terms {
-            let scale = format!("w{} * x", term.half.unwrap_or(0));
-            let place = if two && term.limb == 0 { format!("({scale} * 256.0)") } else { format!("({scale})") };
-            let product = |h: u32| format!("products(e{h}, limb(t{token}, {}u, {h}u, k))", term.limb);
-            let sum = term.half.map_or_else(|| format!("{} + {}", product(0), product(1)), product);
-            let _ = writeln!(t, "      a{token} = b(a{token} + f32({sum}) * {place});");
+        for term in terms {
+            let scale = format!("(w{} * x)", term.half.unwrap_or(0));
+            let sum = |limb: u32| {
+                let products = |h: u32| format!("products(e{h}, limb(t{token}, {limb}u, {h}u, k))");
+                term.half.map_or_else(|| format!("{} + {}", products(0), products(1)), products)
+            };
+            let sums: Vec<String> = shape_limbs(two).iter().map(|(limb, _)| sum(*limb)).collect();
+            let _ = writeln!(t, "      a{token} = b(a{token} + apart({}));", product(&sums, &scale));
         }
         t += "    }\n";
     }

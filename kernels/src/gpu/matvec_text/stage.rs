@@ -2,7 +2,7 @@
 //! next can be on their way while these are multiplied.
 
 use super::shape::{Plan, Shape};
-use super::terms::{Term, shape_limbs};
+use super::terms::{Term, product, shape_limbs};
 use crate::gpu::weights::QUAD;
 use std::fmt::Write as _;
 
@@ -135,21 +135,22 @@ impl Stage<'_> {
                         let code = format!("{name}c{i}_{q}{half}");
                         let _ = writeln!(t, "      let s{row}{half} = scale(base{q}_{j}, {code}, {j}u) * xs;");
                     }
-                    for term in self.terms {
-                        let product = |h: u32| format!("products({name}e{i}_{q}_{j}_{h}, {}{h})", term.name);
-                        let (sum, scale) = match term.half {
-                            None => (format!("{} + {}", product(0), product(1)), format!("s{row}")),
-                            Some(half) => (product(half), format!("s{row}_{half}")),
+                    for Term { name: part, half } in self.terms {
+                        let sum = |limb: &str| {
+                            let products = |h: u32| format!("products({name}e{i}_{q}_{j}_{h}, {limb}{h})");
+                            half.map_or_else(|| format!("{} + {}", products(0), products(1)), products)
                         };
-                        let place = if two && term.limb == 0 { format!("({scale} * 256.0)") } else { scale };
-                        let _ = writeln!(t, "      var {}p{row} = f32({sum}) * {place};", term.text());
+                        let sums: Vec<String> = shape_limbs(two).iter().map(|(_, limb)| sum(limb)).collect();
+                        let _ = writeln!(t, "      var p{row}{part} = {};", product(&sums, &format!("s{row}{part}")));
                     }
                 }
                 for set in 0..sets {
                     transpose(t, set * groups, groups, shape.lanes, self.terms);
                     for from in 0..groups {
-                        for limb in self.terms.iter().map(Term::text) {
-                            let p = format!("{limb}p{}", set * groups + from);
+                        for Term { name: part, .. } in self.terms {
+                            let p = format!("p{}{part}", set * groups + from);
+                            // What comes by a shuffle is a value to a compiler, and no sum.
+                            let p = if groups > 1 { p } else { format!("apart({p})") };
                             let _ = writeln!(t, "      a{token}_{set} = b(a{token}_{set} + {p});");
                         }
                     }
@@ -168,11 +169,12 @@ fn transpose(t: &mut String, first: u32, groups: u32, lanes: u32, terms: &[Term]
         let bit = 1 << stage;
         for low in (0..groups).filter(|k| k & bit == 0) {
             let (a, c) = (first + low, first + (low | bit));
-            for n in terms.iter().map(Term::text) {
+            for Term { name: part, .. } in terms {
+                let (a, c) = (format!("p{a}{part}"), format!("p{c}{part}"));
                 let _ = write!(
                     t,
-                    "      {{ let got = subgroupShuffleXor(select({n}p{c}, {n}p{a}, up{stage}), {}u);\n        \
-                     {n}p{a} = select({n}p{a}, got, up{stage}); {n}p{c} = select(got, {n}p{c}, up{stage}); }}\n",
+                    "      {{ let got = subgroupShuffleXor(select({c}, {a}, up{stage}), {}u);\n        \
+                     {a} = select({a}, got, up{stage}); {c} = select(got, {c}, up{stage}); }}\n",
                     bit * lanes
                 );
             }

@@ -1,5 +1,5 @@
 //! The shader for subgroups. A subgroup of `S` threads takes `S` neighbouring blocks of a set of rows at a time, a block a
-//! thread, so loads are wide and all rows of the set use the activations that were loaded once. The exact products then
+//! thread, so loads are wide and all rows of the set use the activations that were loaded once. The products then
 //! change places by shuffles, so that `L` threads hold the lanes of one row, `S / L` rows at once, and add them in order.
 
 use super::bindings::ROUTE;
@@ -73,7 +73,7 @@ pub(super) fn text(plan: &Plan, shape: &Shape, size: u32) -> String {
             }
         }
     }
-    let stage = Stage { plan, shape, size, quads, sets, groups, two, coded, terms: &terms };
+    let stage = Stage { plan, shape, size, quads, sets, groups, two, coded, terms };
     let stages = steps.div_ceil(unroll);
     if plan.ahead && !shape.routed && stages > 1 {
         stage.declare(&mut t, "x");

@@ -36,7 +36,7 @@ fn every_form_gives_the_mirrors_bits_over_codes() {
 }
 
 /// The lanes by the documentation's words over what `unpack_row` gives: sums of 16 products in f64, where they are
-/// exact, and one rounding an addition.
+/// exact, one rounding to f32, and one an addition.
 fn define(w: &[f32], x: &[f32], limbs: Limbs, lanes: usize) -> f32 {
     let mut lane = vec![0.0_f32; lanes];
     for (b, (w, x)) in w.chunks(BLOCK).zip(x.chunks(BLOCK)).enumerate() {
@@ -44,16 +44,8 @@ fn define(w: &[f32], x: &[f32], limbs: Limbs, lanes: usize) -> f32 {
         let t = (-60..=40).map(|e| 2f64.powi(e)).find(|t| f64::from(limbs.max()) * t >= largest).unwrap();
         for (w, x) in w.chunks(HALF).zip(x.chunks(HALF)) {
             let q = x.iter().map(|x| (f64::from(*x) / t).round_ties_even());
-            let low = |q: f64| (q + 128.0).rem_euclid(256.0) - 128.0;
-            let (mut hi, mut lo) = (0.0, 0.0);
-            for (w, q) in w.iter().zip(q) {
-                hi += f64::from(*w) * (q - low(q)) * t;
-                lo += f64::from(*w) * low(q) * t;
-            }
-            for part in if limbs == Limbs::Two { vec![hi, lo] } else { vec![lo] } {
-                assert_eq!(f64::from(part as f32), part, "a product of a block is exact in f32");
-                lane[b % lanes] += part as f32;
-            }
+            let sum: f64 = w.iter().zip(q).map(|(w, q)| f64::from(*w) * q).sum();
+            lane[b % lanes] += (sum * t) as f32;
         }
     }
     while lane.len() > 1 {
