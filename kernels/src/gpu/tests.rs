@@ -11,6 +11,18 @@ pub(crate) fn software(patch: Option<device::Patch>) -> Option<Gpu> {
     Some(Gpu::open_patched(&Choice::Named(facts.adapter), patch).unwrap())
 }
 
+/// Tests on a device say that they were skipped where there is none. Where a driver in software is installed there is one,
+/// so there none of them may be.
+#[test]
+fn a_driver_in_software_that_is_installed_is_found() {
+    if ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| std::env::var_os(name).is_some()) {
+        return println!("skipped: the environment names the drivers");
+    }
+    let files = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"].into_iter().flat_map(std::fs::read_dir).flatten();
+    let installed = files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("lvp"));
+    assert!(!installed || software(None).is_some(), "a driver is installed, and no adapter is found");
+}
+
 const DOUBLE: &str = "
 @group(0) @binding(0) var<storage, read> x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
