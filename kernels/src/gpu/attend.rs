@@ -178,6 +178,7 @@ impl AttendRun<'_> {
         let where_quantised = |text: &str| quantised.map_or_else(String::new, |_| text.to_owned());
         let values = [
             ("$QUANTISE", ends),
+            ("$BEGIN", if quantised.is_some() { "begin_for(params.quantises)" } else { "begin()" }.to_owned()),
             ("$MADE", where_quantised("made[d] = bitcast<u32>(result);")),
             (
                 "$SUBGROUPS",

@@ -139,7 +139,7 @@ impl<'a> Quantised<'a> {
             text,
             "@compute @workgroup_size({threads}) fn main(@builtin(workgroup_id) group: vec3<u32>, \
              @builtin(subgroup_id) piece: u32, @builtin(subgroup_invocation_id) lane: u32) {{\n\
-             \x20 let live = begin();\n  let t = piece * {}u + lane;\n  let row = group.y;\n  let width = {}u;",
+             \x20 let live = begin_for(params.x);\n  let t = piece * {}u + lane;\n  let row = group.y;\n  let width = {}u;",
             self.subgroup, self.run.width
         );
         if self.shader.reduces() {

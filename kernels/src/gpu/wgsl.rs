@@ -19,7 +19,9 @@ pub const STEP_ROW: usize = 32;
 /// The step's words, at binding 0 of every shader of a step: what changes from step to step.
 ///
 /// `fault` is the index of the first command that failed; once it is set, the commands after it write nothing, so that
-/// what the command read is still there to be looked at.
+/// what the command read is still there to be looked at. A kernel that computes a command and quantises its results for a
+/// later one begins for the later: a workgroup may have found that one at fault before another begins, whose results are
+/// what it reads too.
 const STEP: &str = "
 struct Row { token: u32, position: u32, state: u32, next: u32, first: u32, source: u32, kept: u32, spare: u32 }
 struct Step { fault: atomic<u32>, zero: u32, rows: u32, spare: u32, row: array<Row> }
@@ -27,6 +29,7 @@ struct Step { fault: atomic<u32>, zero: u32, rows: u32, spare: u32, row: array<R
 const NONE: u32 = 0xffffffffu;
 var<private> zero: u32;
 fn begin() -> bool { zero = step.zero; return atomicLoad(&step.fault) == NONE; }
+fn begin_for(command: u32) -> bool { zero = step.zero; return atomicLoad(&step.fault) >= command; }
 fn fail(command: u32) { atomicMin(&step.fault, command); }
 ";
 

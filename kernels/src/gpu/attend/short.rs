@@ -13,7 +13,7 @@ fn larger(x: f32, y: f32) -> f32 { return select(x, y, x < y); }
 @compute @workgroup_size($THREADS) fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32$SUBGROUPS) {
   let row = params.first_row + group.y;
   let state = step.row[row].state;
-  let live = begin() && mine(state);
+  let live = $BEGIN && mine(state);
   let head = params.bank.first_head * params.group + group.x;
   let kv = group.x / params.group;
   query(row, head, t, live);

@@ -17,9 +17,10 @@ pub(super) fn text(plan: &Plan, shape: &Shape, size: u32) -> String {
     let (terms, coded) = (terms(shape), shape.weights.book().is_some());
     let (quads, sets) = (rows / QUAD as u32, rows / groups);
     let steps = shape.blocks.div_ceil(size);
+    let begin = shape.gated.map_or_else(|| "begin()".to_owned(), |gate| format!("begin_for({}u)", gate.command));
     let mut t = format!(
         "\n@compute @workgroup_size({})\nfn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) part: u32, \
-         @builtin(subgroup_invocation_id) lane: u32) {{\n  let live = begin();\n  zero ^= params.none;\n  \
+         @builtin(subgroup_invocation_id) lane: u32) {{\n  let live = {begin};\n  zero ^= params.none;\n  \
          let unit = ({}u + group.y) * {subgroups}u + part;\n",
         size * subgroups,
         shape.first,
