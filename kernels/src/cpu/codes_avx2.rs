@@ -16,6 +16,7 @@ struct Tables {
     offsets: [__m256i; 2],
     /// Shift of a scale byte's sign to the top, out of the register where it has none.
     sign: __m256i,
+    /// Bits of a scale's mantissa.
     mantissa: u32,
     /// Shift of its other bits to the mantissa and the exponent.
     shift: __m256i,

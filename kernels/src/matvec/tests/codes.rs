@@ -44,8 +44,16 @@ fn define(w: &[f32], x: &[f32], limbs: Limbs, lanes: usize) -> f32 {
         let t = (-60..=40).map(|e| 2f64.powi(e)).find(|t| f64::from(limbs.max()) * t >= largest).unwrap();
         for (w, x) in w.chunks(HALF).zip(x.chunks(HALF)) {
             let q = x.iter().map(|x| (f64::from(*x) / t).round_ties_even());
-            let sum: f64 = w.iter().zip(q).map(|(w, q)| f64::from(*w) * q).sum();
-            lane[b % lanes] += (sum * t) as f32;
+            let low = |q: f64| (q + 128.0).rem_euclid(256.0) - 128.0;
+            let (mut hi, mut lo) = (0.0, 0.0);
+            for (w, q) in w.iter().zip(q) {
+                hi += f64::from(*w) * (q - low(q)) * t;
+                lo += f64::from(*w) * low(q) * t;
+            }
+            for part in [hi, lo] {
+                assert_eq!(f64::from(part as f32), part, "a limb's product with a block is exact in f32");
+            }
+            lane[b % lanes] += (hi + lo) as f32;
         }
     }
     while lane.len() > 1 {
