@@ -3,11 +3,13 @@
 //! A 256-bit load holds four columns of both halves of a block for eight rows. A nibble goes through a shuffle of the
 //! book's 16 levels, biased by 128; from there on it is the int8 form, half a block at a time.
 
-use super::matvec::{AHEAD, Run, pick};
+use super::matvec::{AHEAD, Run, Walk, groups, pick};
 use super::matvec_avx2::{R, Scale, add, joined};
+use crate::ahead;
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// What a book's codes and scale bytes are decoded with.
 #[derive(Clone, Copy)]
@@ -50,33 +52,18 @@ pub(super) unsafe fn accumulate(
             mask: _mm256_set1_epi32(!((book.sign as i32) << shift)),
         }
     };
-    for b in 0..run.blocks {
-        // SAFETY: the check covers every block's codes and scales, and every row's block in the activations and lanes.
+    run.ask();
+    groups(run, rows, lanes, R, |part, rows, lane| {
+        // SAFETY: as the caller promises.
         unsafe {
-            let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
-            for line in 0..CODE_BYTES / 64 {
-                let ahead = elements.wrapping_add(run.stride.wrapping_mul(2 * AHEAD).wrapping_add(line * 64));
-                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-            }
-            let lane = lanes.as_mut_ptr().add(run.lane(b));
-            let scales = codes.as_ptr().add(b.wrapping_mul(2 * TILE_ROWS));
-            // Not by `map`: what it calls is a function for any processor, and would not be inlined.
-            let scales = [tables.scale(scales), tables.scale(scales.add(TILE_ROWS))];
-            let mut i = 0;
-            while rows.len() - i >= R {
-                block::<R>(run, b, elements, &tables, scales, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
-                i = i.wrapping_add(R);
-            }
-            // Not a loop: the compiler would keep a whole block's unpacked weights for it, in memory.
-            let lane = lane.add(i.wrapping_mul(run.lanes));
-            match rows.len() - i {
-                0 => (),
-                1 => block::<1>(run, b, elements, &tables, scales, pick(rows, i), lane),
-                2 => block::<2>(run, b, elements, &tables, scales, pick(rows, i), lane),
-                _ => block::<3>(run, b, elements, &tables, scales, pick(rows, i), lane),
+            match rows.len() {
+                R => blocks::<R>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                3 => blocks::<3>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                2 => blocks::<2>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                _ => blocks::<1>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
             }
         }
-    }
+    });
 }
 
 impl Tables {
@@ -100,62 +87,68 @@ impl Tables {
     }
 }
 
-/// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.
+/// Some blocks, `R` rows; `lane` is the first row's first, the next row's lies `run.lanes` on.
 ///
 /// # Safety
-/// As [`accumulate`]; the pointers are into what the check covers.
+/// As [`accumulate`]; the pointers are to what the check covers.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn block<const R: usize>(
+unsafe fn blocks<const R: usize>(
     run: &Run<'_>,
-    b: usize,
-    elements: *const u8,
+    part: Range<usize>,
+    codes: *const u8,
     tables: &Tables,
-    scales: [[Scale; 2]; 2],
     rows: [usize; R],
     lane: *mut [f32; TILE_ROWS],
 ) {
-    let acts = run.acts;
-    let at = rows.map(|row| row.wrapping_mul(acts.blocks()).wrapping_add(run.first_act).wrapping_add(b));
+    let mut walk = Walk::new(run, part.start, rows, run.acts.q16(), BLOCK);
+    let limbs = run.acts.limbs();
+    // What the loop stores might be any of this, for all that the compiler knows.
+    let (first, stride, lanes, first_lane) = (run.elements.as_ptr(), run.stride, run.lanes, run.first_lane);
+    let tables = *tables;
     let low = _mm256_set1_epi16(0xff);
-    // SAFETY: `at` counts blocks of the activations, all inside; a block's codes are 256 bytes.
-    unsafe {
-        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(BLOCK)));
-        for (half, scale) in scales.into_iter().enumerate() {
-            let mut sum = [[_mm256_setzero_si256(); 2]; R];
-            for r in 0..R {
-                let first = joined(acts.limbs(), acts.half().as_ptr(), at[r]);
-                let fix = match half {
-                    0 => first,
-                    _ => joined(acts.limbs(), acts.fix().as_ptr(), at[r]).wrapping_sub(first),
-                };
-                sum[r] = [_mm256_set1_epi32(fix); 2];
+    for b in part {
+        // SAFETY: the check covers every block's codes and scales, and every row's block in the activations and lanes.
+        unsafe {
+            let elements = first.add(b.wrapping_mul(stride));
+            for line in 0..CODE_BYTES / ahead::LINE {
+                ahead::near(elements.wrapping_add(AHEAD).wrapping_add(line * ahead::LINE));
             }
-            for quad in 0..HALF / 4 {
-                let both = elements.add(quad * TILE_ROWS * 4);
-                let both = [load(both), load(both.add(32))];
-                let (mut even, mut odd) = (both, both);
-                for h in 0..2 {
-                    let nibbles = if half == 0 { both[h] } else { _mm256_srli_epi16(both[h], 4) };
-                    let codes = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
-                    let w = _mm256_shuffle_epi8(tables.levels, codes);
-                    (even[h], odd[h]) = (_mm256_and_si256(w, low), _mm256_srli_epi16(w, 8));
-                }
+            let lane = lane.add(first_lane.wrapping_add(b) & lanes.wrapping_sub(1));
+            for half in 0..2 {
+                let mut sum = [[_mm256_setzero_si256(); 2]; R];
                 for r in 0..R {
-                    let x = q[r].add(half * HALF + quad * 4).cast::<i32>();
-                    let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
+                    let first = joined(limbs, walk.half[r]);
+                    let fix = if half == 0 { first } else { joined(limbs, walk.fix[r]).wrapping_sub(first) };
+                    sum[r] = [_mm256_set1_epi32(fix); 2];
+                }
+                for quad in 0..HALF / 4 {
+                    let both = elements.add(quad * TILE_ROWS * 4);
+                    let both = [load(both), load(both.add(32))];
+                    let (mut even, mut odd) = (both, both);
                     for h in 0..2 {
-                        let s = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x[0]));
-                        sum[r][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
+                        let nibbles = if half == 0 { both[h] } else { _mm256_srli_epi16(both[h], 4) };
+                        let codes = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+                        let w = _mm256_shuffle_epi8(tables.levels, codes);
+                        (even[h], odd[h]) = (_mm256_and_si256(w, low), _mm256_srli_epi16(w, 8));
+                    }
+                    for r in 0..R {
+                        let x = walk.q[r].add(half * HALF + quad * 4).cast::<i32>();
+                        let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
+                        for h in 0..2 {
+                            let s = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x[0]));
+                            sum[r][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
+                        }
                     }
                 }
-            }
-            for r in 0..R {
-                let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
-                let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
-                add(lane, sum[r], scale, x);
+                let scale = tables.scale(codes.add(b.wrapping_mul(2 * TILE_ROWS).wrapping_add(half * TILE_ROWS)));
+                for r in 0..R {
+                    let x = _mm256_set1_ps(*walk.scale[r]);
+                    add(lane.add(r.wrapping_mul(lanes)).cast::<f32>(), sum[r], scale, x);
+                }
             }
         }
+        walk.next(BLOCK, limbs);
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) unsafe fn accumulate<P: Products, const LIMBS: usize, const R: usize>
         unsafe {
             let elements = run.elements.as_ptr().add(b * run.stride);
             for line in 0..CODE_BYTES / ahead::LINE {
-                ahead::line(elements.wrapping_add(run.stride * 2 * AHEAD + line * ahead::LINE));
+                ahead::line(elements.wrapping_add(AHEAD + line * ahead::LINE));
             }
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let scales = codes.as_ptr().add(2 * b * TILE_ROWS);

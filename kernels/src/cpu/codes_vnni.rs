@@ -4,10 +4,12 @@
 //! book's 16 levels, biased by 128, into the unsigned operand of `vpdpbusd`; from there on it is the int8 form, half a
 //! block at a time.
 
-use super::matvec::{AHEAD, Run, pick};
+use super::matvec::{AHEAD, Run, Walk, groups, pick};
+use crate::ahead;
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Rows of a block that share its loads and shuffles.
 const R: usize = 8;
@@ -50,52 +52,19 @@ pub(super) unsafe fn accumulate<const LIMBS: usize>(
             mask: _mm512_set1_epi32(!((book.sign as i32) << shift)),
         }
     };
-    for b in 0..run.blocks {
-        // SAFETY: the check covers every block's codes and scales, and every row's block in the activations and lanes.
+    run.ask();
+    groups(run, rows, lanes, R, |part, rows, lane| {
+        // SAFETY: as the caller promises.
         unsafe {
-            let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
-            for line in 0..CODE_BYTES / 64 {
-                let ahead = elements.wrapping_add(run.stride.wrapping_mul(2 * AHEAD).wrapping_add(line * 64));
-                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-            }
-            let lane = lanes.as_mut_ptr().add(run.lane(b));
-            let scales = codes.as_ptr().add(b.wrapping_mul(2 * TILE_ROWS));
-            // Not by `map`: what it calls is a function for any processor, and would not be inlined.
-            let scales = [tables.scale(scales), tables.scale(scales.add(TILE_ROWS))];
-            let mut i = 0;
-            while rows.len() - i >= R {
-                block::<LIMBS, R>(
-                    run,
-                    b,
-                    elements,
-                    &tables,
-                    scales,
-                    pick(rows, i),
-                    lane.add(i.wrapping_mul(run.lanes)),
-                );
-                i = i.wrapping_add(R);
-            }
-            if rows.len() - i >= 4 {
-                block::<LIMBS, 4>(
-                    run,
-                    b,
-                    elements,
-                    &tables,
-                    scales,
-                    pick(rows, i),
-                    lane.add(i.wrapping_mul(run.lanes)),
-                );
-                i = i.wrapping_add(4);
-            }
-            let lane = lane.add(i.wrapping_mul(run.lanes));
-            match rows.len() - i {
-                0 => (),
-                1 => block::<LIMBS, 1>(run, b, elements, &tables, scales, pick(rows, i), lane),
-                2 => block::<LIMBS, 2>(run, b, elements, &tables, scales, pick(rows, i), lane),
-                _ => block::<LIMBS, 3>(run, b, elements, &tables, scales, pick(rows, i), lane),
+            match rows.len() {
+                R => blocks::<LIMBS, R>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                4 => blocks::<LIMBS, 4>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                3 => blocks::<LIMBS, 3>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                2 => blocks::<LIMBS, 2>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
+                _ => blocks::<LIMBS, 1>(run, part, codes.as_ptr(), &tables, pick(rows, 0), lane),
             }
         }
-    }
+    });
 }
 
 impl Tables {
@@ -115,59 +84,68 @@ impl Tables {
     }
 }
 
-/// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.
+/// Some blocks, `R` rows; `lane` is the first row's first, the next row's lies `run.lanes` on.
 ///
 /// # Safety
-/// As [`accumulate`]; the pointers are into what the check covers.
+/// As [`accumulate`]; the pointers are to what the check covers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn block<const LIMBS: usize, const R: usize>(
+unsafe fn blocks<const LIMBS: usize, const R: usize>(
     run: &Run<'_>,
-    b: usize,
-    elements: *const u8,
+    part: Range<usize>,
+    codes: *const u8,
     tables: &Tables,
-    scales: [__m512; 2],
     rows: [usize; R],
     lane: *mut [f32; TILE_ROWS],
 ) {
-    let acts = run.acts;
-    let at = rows.map(|row| row.wrapping_mul(acts.blocks()).wrapping_add(run.first_act).wrapping_add(b));
-    // SAFETY: `at` counts blocks of the activations, all inside; a block's codes are 256 bytes.
-    unsafe {
-        let q = at.map(|at| acts.q8().as_ptr().add(at.wrapping_mul(LIMBS * BLOCK)));
-        for (half, scale) in scales.into_iter().enumerate() {
-            let mut sum = [[_mm512_setzero_si512(); LIMBS]; R];
-            for r in 0..R {
-                for (limb, sum) in sum[r].iter_mut().enumerate() {
-                    let place = at[r].wrapping_mul(LIMBS).wrapping_add(limb);
-                    let first = *acts.half().as_ptr().add(place);
-                    let fix = if half == 0 { first } else { (*acts.fix().as_ptr().add(place)).wrapping_sub(first) };
-                    *sum = _mm512_set1_epi32(fix);
-                }
+    let mut walk = Walk::new(run, part.start, rows, run.acts.q8(), LIMBS * BLOCK);
+    // What the loop stores might be any of this, for all that the compiler knows.
+    let (first, stride, lanes, first_lane) = (run.elements.as_ptr(), run.stride, run.lanes, run.first_lane);
+    let tables = *tables;
+    for b in part {
+        // SAFETY: the check covers every block's codes and scales, and every row's block in the activations and lanes.
+        unsafe {
+            let elements = first.add(b.wrapping_mul(stride));
+            for line in 0..CODE_BYTES / ahead::LINE {
+                ahead::near(elements.wrapping_add(AHEAD).wrapping_add(line * ahead::LINE));
             }
-            for quad in 0..HALF / 4 {
-                let both = _mm512_loadu_si512(elements.add(quad * TILE_ROWS * 4).cast());
-                let nibbles = if half == 0 { both } else { _mm512_srli_epi16(both, 4) };
-                let w = _mm512_shuffle_epi8(tables.levels, _mm512_and_si512(nibbles, _mm512_set1_epi8(15)));
+            let lane = lane.add(first_lane.wrapping_add(b) & lanes.wrapping_sub(1));
+            for half in 0..2 {
+                let mut sum = [[_mm512_setzero_si512(); LIMBS]; R];
                 for r in 0..R {
                     for (limb, sum) in sum[r].iter_mut().enumerate() {
-                        let x = q[r].add(limb * BLOCK + half * HALF + quad * 4).cast::<i32>().read_unaligned();
-                        *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_set1_epi32(x));
+                        let first = *walk.half[r].add(limb);
+                        let fix = if half == 0 { first } else { (*walk.fix[r].add(limb)).wrapping_sub(first) };
+                        *sum = _mm512_set1_epi32(fix);
                     }
                 }
-            }
-            for r in 0..R {
-                // A limb's product is exact, so that what adds two of them rounds the whole product once.
-                let s = _mm512_mul_ps(scale, _mm512_set1_ps(*acts.scale().as_ptr().add(at[r])));
-                let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
-                let mut product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][LIMBS - 1]), s);
-                if LIMBS == 2 {
-                    let high = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][0]), _mm512_mul_ps(s, _mm512_set1_ps(256.0)));
-                    product = _mm512_add_ps(high, product);
+                for quad in 0..HALF / 4 {
+                    let both = _mm512_loadu_si512(elements.add(quad * TILE_ROWS * 4).cast());
+                    let nibbles = if half == 0 { both } else { _mm512_srli_epi16(both, 4) };
+                    let w = _mm512_shuffle_epi8(tables.levels, _mm512_and_si512(nibbles, _mm512_set1_epi8(15)));
+                    for r in 0..R {
+                        for (limb, sum) in sum[r].iter_mut().enumerate() {
+                            let x = walk.q[r].add(limb * BLOCK + half * HALF + quad * 4).cast::<i32>().read_unaligned();
+                            *sum = _mm512_dpbusd_epi32(*sum, w, _mm512_set1_epi32(x));
+                        }
+                    }
                 }
-                _mm512_storeu_ps(lane, _mm512_add_ps(_mm512_loadu_ps(lane), product));
+                let scale = tables.scale(codes.add(b.wrapping_mul(2 * TILE_ROWS).wrapping_add(half * TILE_ROWS)));
+                for r in 0..R {
+                    // A limb's product is exact, so that what adds two of them rounds the whole product once.
+                    let s = _mm512_mul_ps(scale, _mm512_set1_ps(*walk.scale[r]));
+                    let lane = lane.add(r.wrapping_mul(lanes)).cast::<f32>();
+                    let mut product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][LIMBS - 1]), s);
+                    if LIMBS == 2 {
+                        let high = _mm512_cvtepi32_ps(sum[r][0]);
+                        let high = _mm512_mul_ps(high, _mm512_mul_ps(s, _mm512_set1_ps(256.0)));
+                        product = _mm512_add_ps(high, product);
+                    }
+                    _mm512_storeu_ps(lane, _mm512_add_ps(_mm512_loadu_ps(lane), product));
+                }
             }
         }
+        walk.next(LIMBS * BLOCK, LIMBS);
     }
 }
 

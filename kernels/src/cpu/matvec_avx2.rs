@@ -4,12 +4,14 @@
 //! odd columns as 16-bit values 0..=255, and `madd` with a broadcast pair of activations adds two products a row,
 //! exact in i32; the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, clear, join, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, Walk, clear, groups, join, pick};
 use super::quantise_avx2::quantise;
+use crate::ahead;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;
 use crate::matvec::{BLOCK_BYTES, TILE_ROWS};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// The AVX2 form; exists only where [`detect`] found the instructions.
 #[derive(Debug)]
@@ -56,47 +58,29 @@ unsafe fn accumulate(run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS
         // SAFETY: as the caller promises.
         return unsafe { super::codes_avx2::accumulate(run, bases, codes, book, rows, lanes) };
     }
-    let offsets = match run.scales {
-        Scales::Codes { bases, .. } => std::array::from_fn(|r| scale_offset(bases[r] as i8)),
-        Scales::Halves { .. } | Scales::Unit => [0; TILE_ROWS],
+    // One offset for code 0 makes every scale 1.
+    let unit = [0; TILE_ROWS];
+    let (offsets, codes, step): ([u32; TILE_ROWS], _, _) = match run.scales {
+        Scales::Codes { bases, codes } => {
+            (std::array::from_fn(|r| scale_offset(bases[r] as i8)), codes.as_ptr(), TILE_ROWS)
+        }
+        Scales::Halves { .. } | Scales::Unit => ([0x3f8; TILE_ROWS], unit.as_ptr(), 0),
     };
     // SAFETY: two halves of an array of 16.
     let offsets = unsafe { [load(offsets.as_ptr().cast()), load(offsets.as_ptr().add(8).cast())] };
-    for b in 0..run.blocks {
-        let scale = match run.scales {
-            Scales::Codes { codes, .. } => {
-                // SAFETY: the check covers 16 scale bytes of every block.
-                let codes = unsafe { _mm_loadu_si128(codes.as_ptr().add(b.wrapping_mul(TILE_ROWS)).cast()) };
-                [codes, _mm_unpackhi_epi64(codes, codes)].map(|c| _mm256_cvtepu8_epi32(c))
-            }
-            // With offset 0 this is the code of 1.0.
-            Scales::Halves { .. } | Scales::Unit => [_mm256_set1_epi32(0x3f8); 2],
-        };
-        let bits = [0, 1].map(|h| _mm256_slli_epi32(_mm256_add_epi32(scale[h], offsets[h]), 20));
-        let scale = [Scale::of(bits[0], 3), Scale::of(bits[1], 3)];
-        // SAFETY: the check covers every block's elements, and every row's block in the activations and the lanes.
+    let scales = Codes { offsets, codes, step };
+    run.ask();
+    groups(run, rows, lanes, R, |part, rows, lane| {
+        // SAFETY: as the caller promises.
         unsafe {
-            let elements = run.elements.as_ptr().add(b.wrapping_mul(run.stride));
-            for line in 0..BLOCK_BYTES / 64 {
-                let ahead = elements.wrapping_add(run.stride.wrapping_mul(AHEAD).wrapping_add(line * 64));
-                _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-            }
-            let lane = lanes.as_mut_ptr().add(run.lane(b));
-            let mut i = 0;
-            while rows.len() - i >= R {
-                block::<R>(run, b, elements, scale, pick(rows, i), lane.add(i.wrapping_mul(run.lanes)));
-                i = i.wrapping_add(R);
-            }
-            // Not a loop: the compiler would keep a whole block's unpacked weights for it, in memory.
-            let lane = lane.add(i.wrapping_mul(run.lanes));
-            match rows.len() - i {
-                0 => (),
-                1 => block::<1>(run, b, elements, scale, pick(rows, i), lane),
-                2 => block::<2>(run, b, elements, scale, pick(rows, i), lane),
-                _ => block::<3>(run, b, elements, scale, pick(rows, i), lane),
+            match rows.len() {
+                R => blocks::<R>(run, part, &scales, pick(rows, 0), lane),
+                3 => blocks::<3>(run, part, &scales, pick(rows, 0), lane),
+                2 => blocks::<2>(run, part, &scales, pick(rows, 0), lane),
+                _ => blocks::<1>(run, part, &scales, pick(rows, 0), lane),
             }
         }
-    }
+    });
 }
 
 /// [`ArrayForm::tile`], its three parts compiled for these instructions together.
@@ -111,63 +95,85 @@ unsafe fn tile(run: &Run<'_>, rows: &[usize], lanes: &mut [[f32; TILE_ROWS]], re
     join(run, lanes, results);
 }
 
-/// One block, `R` rows; `lane` is the first row's, the next row's lies `run.lanes` on.
+/// Scale bytes of the blocks, and what each row's are added to.
+struct Codes {
+    offsets: [__m256i; 2],
+    codes: *const u8,
+    /// Bytes from a block's to the next one's.
+    step: usize,
+}
+
+/// Some blocks, `R` rows; `lane` is the first row's first, the next row's lies `run.lanes` on.
 ///
 /// # Safety
-/// As [`accumulate`]; the pointers are into what the check covers.
+/// As [`accumulate`]; the pointers are to what the check covers.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn block<const R: usize>(
+unsafe fn blocks<const R: usize>(
     run: &Run<'_>,
-    b: usize,
-    elements: *const u8,
-    scale: [Scale; 2],
+    part: Range<usize>,
+    scales: &Codes,
     rows: [usize; R],
     lane: *mut [f32; TILE_ROWS],
 ) {
-    let acts = run.acts;
-    let at = rows.map(|row| row.wrapping_mul(acts.blocks()).wrapping_add(run.first_act).wrapping_add(b));
+    let mut walk = Walk::new(run, part.start, rows, run.acts.q16(), BLOCK);
+    let limbs = run.acts.limbs();
+    // What the loop stores might be any of this, for all that the compiler knows.
+    let (first, stride, lanes, first_lane) = (run.elements.as_ptr(), run.stride, run.lanes, run.first_lane);
+    let Codes { offsets, codes, step } = *scales;
     let low = _mm256_set1_epi16(0xff);
-    // SAFETY: `at` counts blocks of the activations, all inside; a block's elements are 512 bytes.
-    unsafe {
-        let q = at.map(|at| acts.q16().as_ptr().add(at.wrapping_mul(BLOCK)));
-        let mut sum = at.map(|at| [_mm256_set1_epi32(joined(acts.limbs(), acts.fix().as_ptr(), at)); 2]);
-        for quad in 0..BLOCK / 4 {
-            let w = elements.add(quad * TILE_ROWS * 4);
-            let w = [load(w), load(w.add(32))];
-            let even = w.map(|w| _mm256_and_si256(w, low));
-            let odd = w.map(|w| _mm256_srli_epi16(w, 8));
+    for b in part {
+        // SAFETY: the check covers every block's elements and scales, and every row's block in the activations and the lanes.
+        unsafe {
+            let elements = first.add(b.wrapping_mul(stride));
+            for line in 0..BLOCK_BYTES / ahead::LINE {
+                ahead::near(elements.wrapping_add(AHEAD).wrapping_add(line * ahead::LINE));
+            }
+            let mut sum = [[_mm256_setzero_si256(); 2]; R];
             for r in 0..R {
-                let x = q[r].add(quad * 4).cast::<i32>();
-                let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
-                for h in 0..2 {
-                    let s = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x[0]));
-                    sum[r][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
+                sum[r] = [_mm256_set1_epi32(joined(limbs, walk.fix[r])); 2];
+            }
+            for quad in 0..BLOCK / 4 {
+                let w = elements.add(quad * TILE_ROWS * 4);
+                let w = [load(w), load(w.add(32))];
+                let even = [_mm256_and_si256(w[0], low), _mm256_and_si256(w[1], low)];
+                let odd = [_mm256_srli_epi16(w[0], 8), _mm256_srli_epi16(w[1], 8)];
+                for r in 0..R {
+                    let x = walk.q[r].add(quad * 4).cast::<i32>();
+                    let x = [_mm256_set1_epi32(x.read_unaligned()), _mm256_set1_epi32(x.add(1).read_unaligned())];
+                    for h in 0..2 {
+                        let s = _mm256_add_epi32(sum[r][h], _mm256_madd_epi16(even[h], x[0]));
+                        sum[r][h] = _mm256_add_epi32(s, _mm256_madd_epi16(odd[h], x[1]));
+                    }
                 }
             }
+            let code = _mm_loadu_si128(codes.add(b.wrapping_mul(step)).cast());
+            let code = [_mm256_cvtepu8_epi32(code), _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(code, code))];
+            let mut scale = [Scale::of(offsets[0], 3); 2];
+            for h in 0..2 {
+                scale[h] = Scale::of(_mm256_slli_epi32(_mm256_add_epi32(code[h], offsets[h]), 20), 3);
+            }
+            let lane = lane.add(first_lane.wrapping_add(b) & lanes.wrapping_sub(1));
+            for r in 0..R {
+                let x = _mm256_set1_ps(*walk.scale[r]);
+                add(lane.add(r.wrapping_mul(lanes)).cast::<f32>(), sum[r], scale, x);
+            }
         }
-        for r in 0..R {
-            let x = _mm256_set1_ps(*acts.scale().as_ptr().add(at[r]));
-            let lane = lane.add(r.wrapping_mul(run.lanes)).cast::<f32>();
-            add(lane, sum[r], scale, x);
-        }
+        walk.next(BLOCK, limbs);
     }
 }
 
 /// A block's correction: that of the high limb 256 times, where there are two.
 ///
 /// # Safety
-/// `fixes` has `limbs` values for each block up to `at`.
+/// `fix` points to `limbs` values.
 #[inline(always)]
-pub(super) unsafe fn joined(limbs: usize, fixes: *const i32, at: usize) -> i32 {
+pub(super) unsafe fn joined(limbs: usize, fix: *const i32) -> i32 {
     // SAFETY: as the caller promises.
     unsafe {
         match limbs {
-            1 => *fixes.add(at),
-            _ => {
-                let fixes = fixes.add(at.wrapping_mul(2));
-                (*fixes).wrapping_mul(256).wrapping_add(*fixes.add(1))
-            }
+            1 => *fix,
+            _ => (*fix).wrapping_mul(256).wrapping_add(*fix.add(1)),
         }
     }
 }

@@ -210,7 +210,7 @@ unsafe fn accumulate<P: Products, const LIMBS: usize, const R: usize>(
         unsafe {
             let elements = run.elements.as_ptr().add(b * run.stride);
             for line in 0..BLOCK_BYTES / ahead::LINE {
-                ahead::line(elements.wrapping_add(run.stride * AHEAD + line * ahead::LINE));
+                ahead::line(elements.wrapping_add(AHEAD + line * ahead::LINE));
             }
             let lane = lanes.as_mut_ptr().add(run.lane(b));
             let mut i = 0;
