@@ -3,7 +3,9 @@
 use super::forward::{Forwarder, Weather};
 use super::kit::{Running, Space, within};
 use crate::hub::{Server, Site};
+use iroh_relay::server::{RelayConfig, ServerConfig};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::process::Command;
 
 const ENV: &str = "WORDLINE_TEST_ASIDE";
@@ -29,6 +31,13 @@ pub(super) fn forwarder(space: &Space, pairs: &[(String, String)], weather: &Wea
     let forwarder = start(Some(space), &format!("forward\n{weather}\n{}", lines.join("\n")));
     forwarder.prints("ready").expect("a forwarder");
     forwarder
+}
+
+/// A relay in a namespace, as the program `iroh-relay` is one.
+pub(super) fn relay(space: &Space, listen: &str) -> Running {
+    let relay = start(Some(space), &format!("relay\n{listen}"));
+    relay.prints("ready").expect("a relay");
+    relay
 }
 
 #[test]
@@ -58,6 +67,15 @@ fn aside() {
             println!("ready");
             wait();
             println!("tally {}", forwarder.tally());
+        }
+        Some("relay") => {
+            let mut config = ServerConfig::default();
+            config.relay = Some(RelayConfig::new(lines.next().unwrap().parse::<SocketAddr>().unwrap()));
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let relay = runtime.block_on(iroh_relay::server::Server::spawn(config)).unwrap();
+            println!("ready");
+            wait();
+            drop(relay);
         }
         _ => panic!("{what}"),
     }

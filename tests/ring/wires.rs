@@ -266,41 +266,16 @@ fn on_request_devices_find_each_other_on_a_local_network() {
     drop(ring);
 }
 
-/// The relay's program, where it is installed (docs/pipeline.md says how).
-fn relay() -> Option<std::path::PathBuf> {
-    let paths = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&paths).map(|folder| folder.join("iroh-relay")).find(|file| file.is_file());
-    if found.is_none() {
-        println!("skipped: no iroh-relay is on the path");
-    }
-    found
-}
-
 #[test]
 fn hosts_that_do_not_reach_each_other_go_through_a_relay_of_ones_own() {
     const RELAY: &str = "http://10.77.99.1:3340";
-    let (Some(relay), Some(hosts)) = (relay(), Hosts::new(3, false)) else { return };
+    let Some(hosts) = Hosts::new(3, false) else { return };
     // An address of the middle's own, to which each host has a way. It forwards nothing.
     assert!(hosts.middle.tool("ip addr add 10.77.99.1/32 dev lo"));
     for (i, host) in hosts.hosts.iter().enumerate() {
         assert!(host.tool(&format!("ip route add 10.77.99.1 via 10.77.{i}.2")));
     }
-    let folder = tempfile::TempDir::new().unwrap();
-    let config = folder.path().join("relay.toml");
-    std::fs::write(&config, "enable_relay = true\nhttp_bind_addr = \"10.77.99.1:3340\"\nenable_metrics = false\n")
-        .unwrap();
-    let mut command = std::process::Command::new(relay);
-    command.arg("--config-path").arg(&config);
-    let relay = Running::start(hosts.middle.enter(&command));
-    let begun = Instant::now();
-    let listens = || {
-        let mut probe = std::process::Command::new("bash");
-        probe.args(["-c", "exec 3<>/dev/tcp/10.77.99.1/3340"]);
-        hosts.middle.enter(&probe).output().unwrap().status.success()
-    };
-    while begun.elapsed() < PATIENCE && relay.lives() && !listens() {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
+    let relay = super::aside::relay(&hosts.middle, RELAY.trim_start_matches("http://"));
     let expected = alone("demo");
     let more = [&ASK[..], &["--relay", RELAY]].concat();
     let ring = hosts.ring(false, &Setting { stages: 2, more: &more, ..Setting::default() });
@@ -312,4 +287,5 @@ fn hosts_that_do_not_reach_each_other_go_through_a_relay_of_ones_own() {
         let ended = stage.output();
         assert!(ended.status.success(), "{}", ended.err);
     }
+    drop(relay);
 }
