@@ -7,6 +7,7 @@ use crate::image_memory::{ImageBytes, hold, zeroed};
 use crate::model::Model;
 use crate::random_weights::RandomWeights;
 use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
 use wordline_engine::image::{BuildError, Digest, Image, ImageError, ImageLayout, LayoutError, build_into};
 use wordline_engine::team::Team;
 use wordline_engine::{Capacity, EngineModel, Kernels, Linear, ModelError, Sequencer, WordsError};
@@ -119,8 +120,15 @@ impl Setup<'_> {
     /// # Errors
     /// As [`Setup::int8`].
     pub fn int8_on(&self, kernels: Kernels) -> Result<EngineModel, EngineError> {
+        self.int8_of(self.image()?, kernels)
+    }
+
+    /// The int8 engine on given units and the program's weight image.
+    ///
+    /// # Errors
+    /// As [`Setup::int8`].
+    pub fn int8_of(&self, image: impl Into<Arc<Image>>, kernels: Kernels) -> Result<EngineModel, EngineError> {
         let sequencer = Sequencer::new(self.program)?;
-        let image = self.image()?;
         Ok(self.backend.engine(sequencer, self.capacity, image, kernels, self.threads)?)
     }
 

@@ -147,7 +147,7 @@ pub struct Made {
     pub worker: Worker,
     /// SHA-256 of its program file.
     pub program: [u8; 32],
-    /// SHA-256 over the digests of its tensors.
+    /// See [`image_digest`].
     pub image: [u8; 32],
     /// What its tensors take of the weight files.
     pub reads: Reads,
@@ -171,6 +171,17 @@ pub fn program_of(spec: &Spec, numerics: &Numerics) -> Result<Program, ProgramEr
 pub fn program_digest(program: &Program) -> [u8; 32] {
     // A program that was lowered can be written; one that cannot has no words to agree on.
     Sha256::digest(to_bytes(program).unwrap_or_default()).into()
+}
+
+/// SHA-256 over the numbers and digests of a stage's tensors, out of its own image or one of the whole program.
+#[must_use]
+pub fn image_digest(stage: &Stage, image: &Image) -> [u8; 32] {
+    let mut hasher = Sha256::new();
+    for id in &stage.tensors {
+        hasher.update(id.get().to_le_bytes());
+        hasher.update(image.digest(*id).unwrap_or_default());
+    }
+    hasher.finalize().into()
 }
 
 /// Digest of a copy's tensor index.
@@ -245,11 +256,7 @@ impl Maker<'_> {
         let program = &stage.program;
         let counted = Counted { weights: self.weights, read: AtomicU64::new(0), fetched: Mutex::default() };
         let image = Arc::new(self.image(stage, &counted)?);
-        let mut hasher = Sha256::new();
-        for id in &stage.tensors {
-            hasher.update(id.get().to_le_bytes());
-            hasher.update(image.digest(*id).unwrap_or_default());
-        }
+        let digest = image_digest(stage, &image);
         let capacity = Capacity { ctx: room.ctx as usize, step_rows: room.step_rows as usize };
         let sequencer = Sequencer::new(program)?;
         let engine = self.backend.engine(sequencer, capacity, image, self.kernels.clone(), self.threads)?;
@@ -263,7 +270,7 @@ impl Maker<'_> {
         Ok(Made {
             worker,
             program: program_digest(program),
-            image: hasher.finalize().into(),
+            image: digest,
             reads: reads(program, &stage.tensors, self.weights),
             read: counted.read.into_inner(),
             fetched: counted.fetched.into_inner().unwrap_or_default(),

@@ -22,7 +22,7 @@ use crate::pipeline::wire::claim;
 use clap::{Args as ClapArgs, ValueEnum};
 use input::{lap_limit, prompts, record, roster};
 use prove::{audits, check};
-use report::{Answer, Report, lap_report, show, stages};
+use report::{Answer, Check, Report, lap_report, show, stages};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -237,7 +237,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let audit = audits(&session, &maker, &program, room, &identity.key())?;
     let check = if args.check && !interrupted {
         let window = args.stateless.then_some(room.step_rows.min(room.ctx) as usize);
-        Some(check(&prepared, &model, &program, room, window, &asks, &answers)?)
+        Some(check(&session, (&prepared, &model), &program, room, window, &asks, &answers)?)
     } else {
         None
     };
@@ -253,7 +253,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         audit,
         answers,
     };
-    let right = report.check.as_ref().is_none_or(|check| check.equal)
+    let right = report.check.as_ref().is_none_or(Check::passed)
         && report.audit.iter().all(|audit| matches!(audit.finding, Finding::Right { .. }));
     show(args, &report, decoder.is_some())?;
     match (right, interrupted) {

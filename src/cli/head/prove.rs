@@ -1,20 +1,22 @@
 //! Whether the ring's answer is right: the differential check on this machine alone, and the audit.
 
-use super::report::{Answer, AuditReport, Check, Difference};
+use super::report::{Answer, AuditReport, Check, Difference, OtherImage};
 use crate::cli::args::{Prepared, show_notices};
 use crate::cli::failure::{Failure, chain};
 use crate::cli::out;
+use crate::engines;
 use crate::generate::sampler::Sampler;
 use crate::generate::session::{Request, generate};
 use crate::model::Model;
 use crate::pipeline::audit::{Finding, judge, replay};
-use crate::pipeline::load::Maker;
+use crate::pipeline::load::{Maker, image_digest};
 use crate::pipeline::plan::{Key, Room, short};
-use crate::pipeline::session::{Ask, HeadSession};
-use wordline_engine::{Capacity, EngineModel, Row};
+use crate::pipeline::session::{Ask, HeadSession, StageReport};
+use std::sync::Arc;
+use wordline_engine::{Capacity, EngineModel, Image, Row};
 use wordline_ir::digest::hex;
 use wordline_ir::{Program, Slot};
-use wordline_lowering::split::split;
+use wordline_lowering::split::{Stage, split};
 
 /// What was copied, judged by what another device has replayed of it, else by a replay here. Where another device differs from
 /// the stage, a replay here says which of the two is wrong.
@@ -62,11 +64,11 @@ pub(super) fn audits(
     Ok(reports)
 }
 
-/// The whole model on this machine alone, and its tokens against the ring's. `window`: laps took the last so many tokens and
+/// The whole model on this machine alone: the stages' weight images against its own, and its tokens against the ring's. `window`: laps took the last so many tokens and
 /// began anew, so one machine does the same.
 pub(super) fn check(
-    prepared: &Prepared,
-    model: &Model,
+    session: &HeadSession,
+    (prepared, model): (&Prepared, &Model),
     program: &Program,
     room: Room,
     window: Option<usize>,
@@ -74,7 +76,10 @@ pub(super) fn check(
     answers: &[Answer],
 ) -> Result<Check, Failure> {
     let capacity = Capacity { ctx: room.ctx as usize, step_rows: room.step_rows as usize };
-    let mut engine = prepared.setup(model, program, capacity).int8()?;
+    let setup = prepared.setup(model, program, capacity);
+    let image = Arc::new(setup.image()?);
+    let images = other_images(session, program, &image)?;
+    let mut engine = setup.int8_of(image, engines::kernels(prepared.watch())?)?;
     for (answer, (ask, ring)) in asks.iter().zip(answers).enumerate() {
         let alone = match window {
             Some(window) => of_last_tokens(&mut engine, ask, window)?,
@@ -88,11 +93,23 @@ pub(super) fn check(
         let length = alone.len().max(ring.ids.len());
         if let Some(index) = (0..length).find(|i| alone.get(*i) != ring.ids.get(*i)) {
             let (ring, alone) = (ring.ids.get(index).copied(), alone.get(index).copied());
-            return Ok(Check { equal: false, difference: Some(Difference { answer, index, ring, alone }) });
+            let difference = Some(Difference { answer, index, ring, alone });
+            return Ok(Check { equal: false, difference, images });
         }
     }
     show_notices(&mut engine);
-    Ok(Check { equal: true, difference: None })
+    Ok(Check { equal: true, difference: None, images })
+}
+
+/// Stages that said, when they were ready, that their weight image is another one than their part of this one.
+fn other_images(session: &HeadSession, program: &Program, image: &Image) -> Result<Vec<OtherImage>, Failure> {
+    let Some(plan) = session.plan() else { return Ok(Vec::new()) };
+    let stages = split(program, &plan.ranges()).map_err(|e| Failure::fault(chain(&e)))?;
+    let other = |(stage, (own, told)): (usize, (&Stage, StageReport))| {
+        let differs = told.ready.is_some_and(|ready| ready.image != image_digest(own, image));
+        differs.then(|| OtherImage { stage, key: hex(&told.key) })
+    };
+    Ok(stages.iter().zip(session.stages()).enumerate().filter_map(other).collect())
 }
 
 /// The ids that follow when every token comes of the `window` tokens before it alone, in a sequence of their own.

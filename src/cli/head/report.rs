@@ -56,6 +56,21 @@ pub(super) struct Answer {
 pub(super) struct Check {
     pub(super) equal: bool,
     pub(super) difference: Option<Difference>,
+    /// Stages whose weight image is not what this machine makes of the model.
+    pub(super) images: Vec<OtherImage>,
+}
+
+impl Check {
+    /// Nothing differs.
+    pub(super) fn passed(&self) -> bool {
+        self.equal && self.images.is_empty()
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct OtherImage {
+    pub(super) stage: usize,
+    pub(super) key: String,
 }
 
 #[derive(Serialize)]
@@ -201,18 +216,29 @@ pub(super) fn show(args: &Args, report: &Report, has_text: bool) -> Result<(), F
             }
         });
     }
-    match &report.check {
-        Some(Check { equal: true, .. }) => out::note("[check: one machine alone writes the same tokens]"),
-        Some(Check { difference: Some(d), .. }) => out::note(format_args!(
+    if let Some(check) = &report.check {
+        show_check(check);
+    }
+    Ok(())
+}
+
+fn show_check(check: &Check) {
+    for OtherImage { stage, key } in &check.images {
+        let key = short_of(key);
+        out::note(format_args!(
+            "check: stage {stage} ({key}) runs on other weights than this machine has of the model"
+        ));
+    }
+    match &check.difference {
+        Some(d) => out::note(format_args!(
             "check: answer {}, token {}: the ring wrote {}, one machine alone {}",
             d.answer,
             d.index,
             shown(d.ring),
             shown(d.alone)
         )),
-        _ => {}
+        None => out::note("[check: one machine alone writes the same tokens]"),
     }
-    Ok(())
 }
 
 fn short_of(key: &str) -> &str {
