@@ -224,7 +224,8 @@ impl StageSession {
         let stage = held.assign.stage;
         if held.next == Some(peer) {
             self.fail("link", None, format!("stage {stage} has lost stage {} ({}): {why}", stage + 1, short(&peer)));
-        } else if held.previous == peer {
+        } else if held.previous == peer && !held.flows.is_empty() {
+            // With nothing under way it has heard of the run's end before this stage did.
             self.out.push_back(Action::Say(format!("stage {} ({}) is gone: {why}", stage - 1, short(&peer))));
         }
     }
