@@ -255,15 +255,18 @@ mod tests {
         for channels in 1..=300 {
             for (k, values) in Values::ALL.into_iter().enumerate() {
                 let weights = ConvWeights::new(&values.make(channels * 4, 5), None, 4, Function::Silu);
-                let (mut a, mut b) = (Ring::new(channels, 4), Ring::new(channels, 4));
-                let (mut x, mut y) = (vec![0.0; channels], vec![0.0; channels]);
-                for row in 0..3 {
-                    let input = values.make(channels, 100 * k as u32 + row);
-                    step(Form::Mirror, &weights, &mut a, &input, &mut x);
-                    step(Form::Avx2, &weights, &mut b, &input, &mut y);
-                    assert!(x.iter().zip(&y).all(|(x, y)| x.to_bits() == y.to_bits()), "{channels} {values:?}");
+                let run = |form| {
+                    let (mut ring, mut out) = (Ring::new(channels, 4), vec![0.0; channels]);
+                    let rows = (0..3).flat_map(|row| {
+                        step(form, &weights, &mut ring, &values.make(channels, 100 * k as u32 + row), &mut out);
+                        out.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+                    });
+                    (rows.collect::<Vec<_>>(), ring)
+                };
+                let expected = run(Form::Mirror);
+                for form in Form::ALL.into_iter().filter(|form| form.is_available()) {
+                    assert_eq!(run(form), expected, "{form}: {channels} {values:?}");
                 }
-                assert_eq!(a, b);
             }
         }
     }
@@ -279,7 +282,7 @@ mod tests {
             let mut ring = Ring::new(channels, taps);
             let mut out = vec![0.0; channels];
             for (now, x) in inputs.iter().enumerate() {
-                step(Form::Avx2, &weights, &mut ring, x, &mut out);
+                step(VectorUnit::new().form(), &weights, &mut ring, x, &mut out);
                 for c in 0..channels {
                     let sum: f64 = (0..taps)
                         .filter_map(|tap| (now + tap + 1).checked_sub(taps).map(|at| (tap, at)))
