@@ -330,11 +330,22 @@ pub(crate) fn join(run: &Run<'_>, lanes: &mut [[f32; TILE_ROWS]], results: &mut 
 /// The halving tree over the lanes of one row.
 #[inline(always)]
 pub(crate) fn fold(lanes: &mut [[f32; TILE_ROWS]]) -> [f32; TILE_ROWS] {
-    // The usual number has code of its own, without loops.
-    match <&mut [[f32; TILE_ROWS]; 8]>::try_from(&mut *lanes) {
-        Ok(lanes) => tree(lanes),
+    match <&[[f32; TILE_ROWS]; 8]>::try_from(&*lanes) {
+        Ok(lanes) => tree_of_eight(lanes),
         Err(_) => tree(lanes),
     }
+}
+
+/// The tree over the usual number of lanes, a row's whole tree at once: nothing is written but the result.
+#[inline(always)]
+fn tree_of_eight(l: &[[f32; TILE_ROWS]; 8]) -> [f32; TILE_ROWS] {
+    let mut out = [0.0; TILE_ROWS];
+    for (r, out) in out.iter_mut().enumerate() {
+        let even = (l[0][r] + l[4][r]) + (l[2][r] + l[6][r]);
+        let odd = (l[1][r] + l[5][r]) + (l[3][r] + l[7][r]);
+        *out = even + odd;
+    }
+    out
 }
 
 #[inline(always)]
