@@ -229,7 +229,7 @@ impl Array<'_> {
             return Ok(None);
         }
         let plan = Plan { rows, unroll: 1, ahead: false, subgroups, tokens: 1, ..plan };
-        let gate = Gate { act: gated.act, limbs: gated.acts.format(), command: gated.command };
+        let gate = Gate { act: gated.act, limbs: gated.acts.format() };
         let shape = self.shape(&layout, run.acts.format(), chunk.quads());
         let ends = Ends { offset: run.offset as u32, stride: run.stride as u32, ..Ends::of(chunk) };
         let shape = Shape { bias: run.bias.is_some(), gated: Some(gate), ends, ..shape };
@@ -246,7 +246,7 @@ impl Array<'_> {
             run.acts,
             run.y,
             more,
-            vec![run.command, 1, 0, 0],
+            vec![run.command, 1, 0, gated.command],
             1,
         )?;
         Ok(jobs.pop())

@@ -103,7 +103,9 @@ pub(super) fn text(shape: &Shape, tokens: u32) -> String {
 }
 
 const HEAD: &str = "
-struct Params { command: u32, tokens: u32, none: u32, spare: u32 }
+// `gates`: the command that reads what a gate lets through, for a fault. It differs from layer to layer, so it is no
+// constant of the text, of which every layer would be another shader.
+struct Params { command: u32, tokens: u32, none: u32, gates: u32 }
 @group(0) @binding(1) var<storage, read> params: Params;
 @group(0) @binding(2) var<storage, read> elements: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> codes: array<u32>;

@@ -68,8 +68,6 @@ pub(in crate::gpu) struct Ends {
 pub(in crate::gpu) struct Gate {
     pub(in crate::gpu) act: Function,
     pub(in crate::gpu) limbs: Limbs,
-    /// The command whose operand they are, for a fault.
-    pub(in crate::gpu) command: u32,
 }
 
 /// Where the rows lie that a product is added to.

@@ -17,7 +17,7 @@ pub(super) fn text(plan: &Plan, shape: &Shape, size: u32) -> String {
     let (terms, coded) = (terms(shape), shape.weights.book().is_some());
     let (quads, sets) = (rows / QUAD as u32, rows / groups);
     let steps = shape.blocks.div_ceil(size);
-    let begin = shape.gated.map_or_else(|| "begin()".to_owned(), |gate| format!("begin_for({}u)", gate.command));
+    let begin = if shape.gated.is_some() { "begin_for(params.gates)" } else { "begin()" };
     let mut t = format!(
         "\n@compute @workgroup_size({})\nfn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(subgroup_id) part: u32, \
          @builtin(subgroup_invocation_id) lane: u32) {{\n  let live = {begin};\n  zero ^= params.none;\n  \
@@ -130,8 +130,8 @@ pub(super) fn text(plan: &Plan, shape: &Shape, size: u32) -> String {
             t,
             "  workgroupBarrier();\n  let quad = min(part * {size}u + lane, 7u);\n  \
              let four = vec4<u32>(made[quad * 4u], made[quad * 4u + 1u], made[quad * 4u + 2u], made[quad * 4u + 3u]);\n  \
-             q_quad(0u, {}u + group.y, quad, four, live && part == 0u && lane < 8u, {}u);\n}}",
-            shape.first, gate.command
+             q_quad(0u, {}u + group.y, quad, four, live && part == 0u && lane < 8u, params.gates);\n}}",
+            shape.first
         );
         return t;
     }
