@@ -3,8 +3,9 @@
 //! A 256-bit load holds four columns of both halves of a block for eight rows. A nibble goes through a shuffle of the
 //! book's 16 levels, biased by 128; from there on it is the int8 form, half a block at a time.
 
-use super::matvec::{AHEAD, Run, Walk, groups, pick};
+use super::matvec::{AHEAD, Run, pick};
 use super::matvec_avx2::{R, Scale, add, joined};
+use super::walk::{Walk, groups};
 use crate::ahead;
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};

@@ -4,7 +4,8 @@
 //! book's 16 levels, biased by 128, into the unsigned operand of `vpdpbusd`; from there on it is the int8 form, half a
 //! block at a time.
 
-use super::matvec::{AHEAD, Run, Walk, groups, pick};
+use super::matvec::{AHEAD, Run, pick};
+use super::walk::{Walk, groups};
 use crate::ahead;
 use crate::format::{BLOCK, Book, HALF};
 use crate::matvec::{CODE_BYTES, TILE_ROWS, ZERO};

@@ -4,8 +4,9 @@
 //! odd columns as 16-bit values 0..=255, and `madd` with a broadcast pair of activations adds two products a row,
 //! exact in i32; the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, Walk, clear, groups, join, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, clear, join, pick};
 use super::quantise_avx2::quantise;
+use super::walk::{Walk, groups};
 use crate::ahead;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;

@@ -4,8 +4,9 @@
 //! activations' four bytes are broadcast as the signed one; products and sums are exact in i32 (this is not the
 //! saturating form), and the bias of 128 leaves through the correction that each sum starts from.
 
-use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, Walk, clear, groups, join, pick};
+use super::matvec::{AHEAD, ArrayForm, RowOut, Run, Scales, clear, join, pick};
 use super::quantise_avx2::quantise;
+use super::walk::{Walk, groups};
 use crate::ahead;
 use crate::format::{BLOCK, Cause, Limbs, scale_offset};
 use crate::gate::Form;

@@ -21,3 +21,5 @@ mod quantise_avx2;
 #[cfg(target_arch = "aarch64")]
 mod quantise_neon;
 pub(crate) mod vector;
+#[cfg(target_arch = "x86_64")]
+mod walk;
