@@ -78,7 +78,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let load = |assign: &Assign, heard: &[Member]| -> Result<(Worker, Ready), (String, String)> {
         let place = place(args, &ticket, assign)?;
         let mut copy = copy.borrow_mut();
-        if copy.as_ref().is_none_or(|(known, _)| *known != place) {
+        // Files of a commit stay what they are; those of a directory may have been replaced since the last run.
+        if copy.as_ref().is_none_or(|(known, _)| *known != place) || Path::new(&place).is_dir() {
+            *copy = None;
             *copy = Some((place.clone(), weights(&place, &args.hub)?));
         }
         let Some((_, weights)) = copy.as_ref() else { return Err(("model".to_owned(), "no copy".to_owned())) };
@@ -120,7 +122,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             Ok(()) if args.once => return Ok(()),
             Ok(()) => served = true,
             // A head that was there once may come again; one that ended the run for all may too.
-            Err(DriveError::Unreached(_) | DriveError::Stage(StageError::Lost { .. })) if served && !args.once => {}
+            Err(DriveError::Unreached(_)) if served && !args.once => {}
+            Err(DriveError::Stage(error @ StageError::Lost { .. })) if !args.once => {
+                say(&format!("{error}; waiting for it"));
+                served = true;
+            }
             // Its run failed, here or elsewhere: the next one's model may be one that this device has.
             Err(DriveError::Stage(error @ StageError::Head { .. })) if !error.kept_out() && !args.once => {
                 say(&format!("{error}; waiting for the head's next run"));

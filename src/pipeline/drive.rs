@@ -317,6 +317,7 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
     let HeadDrive { maker, program, mut record, say, planned, reached, token, stopping } = drive;
     let mut worker: Option<Worker> = None;
     let mut rhythm = Rhythm::default();
+    let mut looked = Instant::now();
     session.gathered();
     loop {
         let mut later = Vec::new();
@@ -356,8 +357,10 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
                 Action::Close { peer } => link.close(&peer),
                 Action::Say(text) => say(&text),
                 Action::Record(entry) => {
-                    if let Some(record) = &mut record {
-                        record.write(&entry)?;
+                    // The stages are told why the run ends.
+                    if let Some(Err(error)) = record.as_mut().map(|record| record.write(&entry)) {
+                        record = None;
+                        session.fail(HeadError::Record(error.to_string()));
                     }
                 }
                 Action::Token { answer, token: id } => token(answer, id),
@@ -381,6 +384,7 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
             session.stop();
             continue;
         }
+        let mut idle = none;
         if session.pending()
             && let Some(worker) = &mut worker
         {
@@ -388,11 +392,15 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
                 link.flush();
             }
             session.work(worker, &now);
-            // What was computed goes out before anything else is looked at.
-            continue;
+            // What was computed goes out before anything else is looked at, but whoever always computes looks now and then.
+            if looked.elapsed() < TICK {
+                continue;
+            }
+            idle = false;
         }
-        let mut wait = if none { TICK } else { Duration::ZERO };
-        if none {
+        looked = Instant::now();
+        let mut wait = if idle { TICK } else { Duration::ZERO };
+        if idle {
             expect(link, &rhythm, start);
         }
         while let Some(event) = link.next(wait) {

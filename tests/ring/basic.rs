@@ -188,3 +188,19 @@ fn plan_says_who_would_hold_what() {
     let bad = wordline(&["plan", "demo", "--devices", &format!("{file}.not")]).output().unwrap();
     assert_eq!(bad.status.code(), Some(2));
 }
+
+#[test]
+fn more_prompts_than_sequences_are_answered_one_after_the_other() {
+    let prompts = ["Once upon a time", "A dog", "The"];
+    let asked = prompts.iter().flat_map(|prompt| ["--prompt", prompt]);
+    let more: Vec<&str> = asked.chain(["--max-tokens", "6", "--ignore-eos", "--sequences", "1", "--check"]).collect();
+    let ring = Ring::new("demo", 1, &more);
+    let stage = ring.stage(&[]);
+    let (report, err) = ring.report();
+    assert_eq!(report["check"]["equal"], true, "{err}");
+    for (answer, prompt) in report["answers"].as_array().unwrap().iter().zip(prompts) {
+        let alone = crate::support::run_json(&["run", "demo", "--prompt", prompt, "-n", "6", "--ignore-eos", "--json"]);
+        assert_eq!(answer["ids"], alone["ids"], "{prompt}: {err}");
+    }
+    assert!(stage.output().status.success());
+}

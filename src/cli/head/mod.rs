@@ -173,6 +173,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         audit_by_others: args.auditor == Auditor::Other,
         silence: Duration::from_millis(2500),
         lap,
+        idle: Duration::from_secs_f64(args.lap_timeout),
         gather: (args.wait > 0.0).then(|| Duration::from_secs_f64(args.wait.min(1e9))),
     };
     let planned = |plan: &Plan, reaches: &[Option<Reach>]| foretell(&program, plan, reaches, &needs);

@@ -15,7 +15,7 @@ impl HeadSession {
         let plan = Plan::of(self.config.me, &devices, &self.config.demand, self.config.room)?;
         self.epoch += 1;
         (self.phase, self.programs) = (Phase::Loading, None);
-        self.guests.iter_mut().for_each(|guest| (guest.ready, guest.onward) = (None, None));
+        self.guests.iter_mut().for_each(|guest| (guest.ready, guest.onward, guest.pace) = (None, None, None));
         self.first_sequence = self.next_sequence;
         self.returns.clear();
         // They are of stages that are no more: rebuilding copies all of it again.

@@ -52,6 +52,9 @@ pub enum HeadError {
     /// A rebuilt state is not the state that was.
     #[error("{0}")]
     Rebuilt(String),
+    /// The flight record cannot be written.
+    #[error("the record: {0}")]
+    Record(String),
     /// The program gives no logits.
     #[error("stage 0 (the head), reading out: no logits")]
     NoLogits,

@@ -21,6 +21,27 @@ pub(super) struct Guest {
     pub(super) ready: Option<Ready>,
     /// How it reaches the stage behind it.
     pub(super) onward: Option<Onward>,
+    /// It holds a stage of the plan, and has come again as a process that knows nothing of that.
+    pub(super) anew: bool,
+    /// Laps that it has done, as it told last, and since when it has told of the same number without being busy.
+    pub(super) pace: Option<Pace>,
+}
+
+/// What a device's heartbeats say of its work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    laps: u64,
+    /// When it was last heard to be busy, or to have got on.
+    pub(super) moved: Duration,
+    pub(super) busy: bool,
+}
+
+impl Pace {
+    /// After one more beat.
+    pub(super) fn of(before: Option<Self>, laps: u64, busy: bool, now: Duration) -> Self {
+        let moved = before.filter(|before| before.laps == laps && !busy).map_or(now, |before| before.moved);
+        Self { laps, moved, busy }
+    }
 }
 
 impl Guest {
@@ -49,11 +70,14 @@ impl HeadSession {
             let text = "its key is not on the roster and its ticket is not this head's".to_owned();
             return self.refuse(from, "ticket", text);
         }
+        let known = self.guests.iter().any(|guest| guest.key == from);
+        let holds = self.plan.as_ref().is_some_and(|plan| plan.stage_of(&from).is_some());
+        let anew = known && holds && self.phase != Phase::Gathering;
         self.guests.retain(|guest| guest.key != from);
         // Whoever comes again may have another clock.
         self.clocks.remove(&from);
-        let (hello, about, ready, onward) = (None, None, None, None);
-        self.guests.push(Guest { key: from, hello, about, heard: now, ready, onward });
+        let (hello, about, ready, onward, pace) = (None, None, None, None, None);
+        self.guests.push(Guest { key: from, hello, about, heard: now, ready, onward, anew, pace });
     }
 
     /// A guest has said all of itself.
@@ -76,6 +100,10 @@ impl HeadSession {
         )));
         if self.phase == Phase::Gathering && self.present() >= self.config.stages {
             self.gathered();
+        }
+        let guest = self.guests.iter_mut().find(|guest| guest.key == from);
+        if guest.is_some_and(|guest| std::mem::take(&mut guest.anew)) {
+            self.without(from, "its process was started anew and holds nothing".into());
         }
     }
 

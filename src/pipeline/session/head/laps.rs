@@ -22,7 +22,8 @@ impl HeadSession {
             && answer.flights.len() < window
     }
 
-    pub(super) fn feed(&mut self, worker: &mut Worker, clock: &dyn Fn() -> Duration) -> Result<(), HeadError> {
+    /// The answers that send rows on a lap together now.
+    pub(super) fn chosen(&self) -> Vec<usize> {
         let stages = self.plan.as_ref().map_or(1, |plan| plan.stages.len());
         let active = self.answers.iter().filter(|a| a.ending.is_none() && a.sequence.is_some()).count();
         // A share of the answers a step, so that while one share is on a later stage the next one is here. As long as
@@ -40,6 +41,11 @@ impl HeadSession {
                 chosen.push(index);
             }
         }
+        chosen
+    }
+
+    pub(super) fn feed(&mut self, worker: &mut Worker, clock: &dyn Fn() -> Duration) -> Result<(), HeadError> {
+        let chosen = self.chosen();
         let jobs: Vec<Job> = chosen.iter().map(|index| self.next_job(&self.answers[*index])).collect();
         if jobs.is_empty() {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Losses: who is blamed, and how the run goes on without it.
 
 use super::super::{Action, Entry, send};
+use super::guests::Guest;
 use super::{HeadError, HeadSession, Phase};
-use crate::pipeline::plan::{Key, short};
+use crate::pipeline::plan::{Key, Plan, short};
 use crate::pipeline::wire::{Fault, Message};
 use std::time::Duration;
 
@@ -28,21 +29,35 @@ impl HeadSession {
             return;
         }
         self.guests.retain(|guest| guest.key != key);
-        let stage = self.plan.as_ref().and_then(|plan| plan.stage_of(&key));
+        let text = self.named(&key, &why);
+        let fault = Fault { epoch: 0, sequence: None, code: "lost".into(), text: text.clone() };
+        self.out.extend([send(key, Message::Error(fault)), Action::Close { peer: key }]);
+        self.remember(key, &text);
+        self.without(key, why);
+    }
+
+    /// A device, what it was doing, and what became of it.
+    fn named(&self, key: &Key, why: &str) -> String {
         let phase = match self.phase {
             Phase::Gathering => "joining",
             Phase::Loading => "loading",
             Phase::Running | Phase::Ended => "computing",
             Phase::Auditing => "replaying",
         };
-        let who = stage.map_or_else(|| format!("device {}", short(&key)), |s| format!("stage {s} ({})", short(&key)));
-        let text = format!("{who}, {phase}: {why}");
-        let fault = Fault { epoch: 0, sequence: None, code: "lost".into(), text: text.clone() };
-        self.out.extend([send(key, Message::Error(fault)), Action::Close { peer: key }, Action::Say(text.clone())]);
-        self.out.push_back(Action::Record(Entry::Lost { key, why }));
-        self.remember(key, &text);
+        let stage = self.plan.as_ref().and_then(|plan| plan.stage_of(key));
+        let who = stage.map_or_else(|| format!("device {}", short(key)), |s| format!("stage {s} ({})", short(key)));
+        format!("{who}, {phase}: {why}")
+    }
+
+    /// What a device held is gone: go on without it, or with it as one that holds nothing yet.
+    pub(super) fn without(&mut self, key: Key, why: String) {
+        let text = self.named(&key, &why);
+        let stage = self.plan.as_ref().and_then(|plan| plan.stage_of(&key));
+        self.out.push_back(Action::Say(text.clone()));
+        self.out.push_back(Action::Record(Entry::Lost { key, why: why.clone() }));
         if self.phase == Phase::Auditing {
-            return self.audit_failed(key, "it is lost");
+            self.lost.extend(stage.map(|_| text));
+            return self.audit_failed(key, &why);
         }
         if stage.is_none() || self.phase == Phase::Gathering {
             return;
@@ -66,20 +81,54 @@ impl HeadSession {
 
     /// Lose the stage that holds a lap for too long.
     pub(super) fn overdue(&mut self, now: Duration) {
+        let Some(plan) = &self.plan else { return };
         let overdue = self.answers.iter().find_map(|answer| {
-            let flight = answer.flights.front().filter(|f| now.saturating_sub(f.sent) > self.config.lap)?;
-            Some((answer.sequence?, *flight))
+            let (sequence, flight) = (answer.sequence?, *answer.flights.front()?);
+            // The first stage that has not said what it made of the lap holds it.
+            let silent = |stage: &u32| {
+                let traces = self.traces.get(&(sequence, *stage)).map_or(&[][..], Vec::as_slice);
+                traces.iter().all(|trace| trace.lap != flight.lap)
+            };
+            let stage = (1..plan.stages.len() as u32).find(silent).unwrap_or(plan.stages.len() as u32 - 1);
+            let key = plan.key(stage as usize)?;
+            let waited = now.saturating_sub(flight.sent);
+            self.holds_up(plan, stage as usize, flight.sent, now).then(|| {
+                (
+                    key,
+                    format!(
+                        "stalled: it holds lap {} of sequence {sequence} for {:.1} s",
+                        flight.lap,
+                        waited.as_secs_f64()
+                    ),
+                )
+            })
         });
-        let Some(((sequence, flight), plan)) = overdue.zip(self.plan.as_ref()) else { return };
-        // The first stage that has not said what it made of the lap holds it.
-        let silent = |stage: &u32| {
-            let traces = self.traces.get(&(sequence, *stage)).map_or(&[][..], Vec::as_slice);
-            traces.iter().all(|trace| trace.lap != flight.lap)
-        };
-        let stage = (1..plan.stages.len() as u32).find(silent).unwrap_or(plan.stages.len() as u32 - 1);
-        let key = plan.key(stage as usize).unwrap_or_default();
-        let waited = now.saturating_sub(flight.sent).as_secs_f64();
-        let why = format!("stalled: it holds lap {} of sequence {sequence} for {waited:.1} s", flight.lap);
-        self.lose(key, why);
+        if let Some((key, why)) = overdue {
+            self.lose(key, why);
+        }
+    }
+
+    /// Whether a stage has had rows that were sent then for longer than it may.
+    ///
+    /// One that says that it is busy may take as long as a device of its figures takes. One that says that it is idle, laps
+    /// and all, may take what is asked for and no more: its rows should have come once nobody before it moved any longer.
+    fn holds_up(&self, plan: &Plan, stage: usize, sent: Duration, now: Duration) -> bool {
+        let guest = |stage: usize| plan.key(stage).and_then(|key| self.guests.iter().find(|guest| guest.key == key));
+        let pace = |stage: usize| guest(stage).and_then(|guest| guest.pace);
+        let waited = now.saturating_sub(sent);
+        match pace(stage) {
+            Some(own) if own.busy => {
+                let slower = guest(stage)
+                    .and_then(Guest::device)
+                    .map_or(1.0, |device| self.config.me.capacity / device.capacity.max(1e-3));
+                waited > self.config.lap.mul_f64(slower.clamp(1.0, 1e4))
+            }
+            Some(own) => {
+                let before = (1..stage).filter_map(pace).map(|pace| pace.moved);
+                let since = before.fold(own.moved.max(sent), Duration::max);
+                waited > self.config.lap || now.saturating_sub(since) > self.config.idle
+            }
+            None => waited > self.config.lap,
+        }
     }
 }

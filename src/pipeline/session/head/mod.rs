@@ -23,7 +23,7 @@ use crate::pipeline::wire::{Fault, Hello, Message, Trace, WireError, model_hash}
 use crate::pipeline::worker::Worker;
 use auditing::Auditing;
 use clock::Clock;
-use guests::{Guest, REMIND, hex8};
+use guests::{Guest, Pace, REMIND, hex8};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -86,6 +86,8 @@ pub struct HeadConfig {
     pub silence: Duration,
     /// After this long a lap is lost, and the stage that holds it.
     pub lap: Duration,
+    /// The same, where the stage says that it has nothing to do.
+    pub idle: Duration,
     /// After this long without all stages the head gives up; none: it waits.
     pub gather: Option<Duration>,
 }
@@ -224,7 +226,10 @@ impl HeadSession {
             }
             Message::Error(fault) if fault.epoch == self.epoch || fault.epoch == 0 => self.fault(from, &fault),
             // Of another ring, it may speak of a stage that is no more.
-            Message::Beat { epoch, onward: Some(onward), .. } if epoch == self.epoch => guest.onward = Some(onward),
+            Message::Beat { epoch, laps, busy_ms, onward } if epoch == self.epoch => {
+                guest.pace = Some(Pace::of(guest.pace, laps, busy_ms > 0, now));
+                guest.onward = onward.or(guest.onward);
+            }
             Message::Beat { .. } | Message::Error(_) => {}
             _ => self.out.push_back(Action::Say(format!("{} sent what only a head sends", short(&from)))),
         }
@@ -271,7 +276,7 @@ impl HeadSession {
     /// There is something to compute.
     #[must_use]
     pub fn pending(&self) -> bool {
-        self.phase == Phase::Running && (!self.returns.is_empty() || self.answers.iter().any(|a| self.feeds(a)))
+        self.phase == Phase::Running && (!self.returns.is_empty() || !self.chosen().is_empty())
     }
 
     /// Read out what came back, then send every answer's next rows on their lap.
@@ -309,6 +314,11 @@ impl HeadSession {
     pub fn stop(&mut self) {
         (0..self.answers.len()).for_each(|answer| self.cancel(answer));
         self.end(None);
+    }
+
+    /// End the run for a reason that lies outside of it.
+    pub fn fail(&mut self, error: HeadError) {
+        self.end(Some(error));
     }
 
     /// Say something to every device of the plan.

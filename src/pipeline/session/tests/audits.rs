@@ -102,7 +102,7 @@ fn a_device_that_dies_while_it_replays_leaves_the_audit_to_the_head() {
     }
     ring.stages.get_mut(&[2; 32]).unwrap().frozen = true;
     assert_eq!(ring.run().unwrap()[0].len(), 4, "the answer is written");
-    assert!(ring.said.iter().any(|text| text.contains("does not replay stage 1: it is lost")), "{:#?}", ring.said);
+    assert!(ring.said.iter().any(|text| text.contains("does not replay stage 1: no sign of life")), "{:#?}", ring.said);
     assert!(ring.head.replayed(0, 1).is_none() && ring.head.replayed(0, 2).is_some());
     assert_eq!(ring.head.audited().len(), 2);
 }

@@ -1,6 +1,7 @@
 //! The sessions over an in-memory link with a limit of 48 KB, with the real engine on every device: what a ring writes, what it
 //! says when something goes wrong, and what is never on the wire.
 
+mod again;
 mod answers;
 mod audits;
 mod hops;
@@ -126,6 +127,8 @@ struct Stage<'a> {
     model: &'a Model,
     dead: bool,
     frozen: bool,
+    /// Until then it computes one step, and says so.
+    busy: Duration,
     fast: bool,
 }
 
@@ -166,11 +169,13 @@ struct Setup {
     stateless: bool,
     room: Room,
     memory: u64,
+    lap: Duration,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { stages: 2, spares: 0, audit: 0.0, others: false, stateless: false, room: ROOM, memory: 1 << 40 }
+        let lap = Duration::from_secs(4);
+        Self { stages: 2, spares: 0, audit: 0.0, others: false, stateless: false, room: ROOM, memory: 1 << 40, lap }
     }
 }
 
@@ -206,7 +211,8 @@ impl<'a> Ring<'a> {
             audit: setup.audit,
             audit_by_others: setup.others,
             silence: Duration::from_secs(2),
-            lap: Duration::from_secs(4),
+            lap: setup.lap,
+            idle: Duration::from_secs(4),
             gather: Some(Duration::from_secs(60)),
         };
         let mut ring = Ring {
@@ -242,7 +248,10 @@ impl<'a> Ring<'a> {
         let introduction = Introduction { hello: hello(capacity), memory: 1 << 40, addresses: Vec::new() };
         let session = StageSession::new(key, HEAD, secret, introduction, |c| sign(&key, c), verify);
         let fast = name.is_multiple_of(2);
-        self.stages.insert(key, Stage { session, worker: None, model, dead: false, frozen: false, fast });
+        self.stages.insert(
+            key,
+            Stage { session, worker: None, model, dead: false, frozen: false, busy: Duration::ZERO, fast },
+        );
     }
 
     fn inject(&mut self, name: u8, fault: &str) {
@@ -281,7 +290,8 @@ impl<'a> Ring<'a> {
             for (key, stage) in &mut self.stages {
                 if !stage.dead && !stage.frozen {
                     let (epoch, laps) = stage.session.pulse();
-                    let beat = Message::Beat { epoch, laps, busy_ms: 0, onward: None };
+                    let busy_ms = if stage.busy > now { 1 } else { 0 };
+                    let beat = Message::Beat { epoch, laps, busy_ms, onward: None };
                     self.queue.push_back((*key, HEAD, beat.encode()));
                 }
             }
@@ -291,7 +301,9 @@ impl<'a> Ring<'a> {
         if let Some(worker) = &mut self.worker {
             self.head.work(worker, &clock);
         }
-        for (key, stage) in self.stages.iter_mut().filter(|(_, stage)| !stage.dead && !stage.frozen) {
+        for (key, stage) in
+            self.stages.iter_mut().filter(|(_, stage)| !stage.dead && !stage.frozen && stage.busy <= now)
+        {
             let clock = || now + self.ahead.get(key).copied().unwrap_or_default();
             if let Some(worker) = &mut stage.worker {
                 stage.session.work(worker, &clock);
