@@ -89,6 +89,7 @@ impl Tables {
 ///
 /// # Safety
 /// As [`accumulate`]; the pointers are to what the check covers.
+#[expect(clippy::needless_range_loop, reason = "a row is the index of several arrays")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn blocks<const LIMBS: usize, const R: usize>(

@@ -108,6 +108,7 @@ struct Codes {
 ///
 /// # Safety
 /// As [`accumulate`]; the pointers are to what the check covers.
+#[expect(clippy::needless_range_loop, reason = "a row is the index of several arrays")]
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn blocks<const R: usize>(
