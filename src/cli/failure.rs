@@ -34,7 +34,13 @@ impl Failure {
     /// A check that failed; the output has said how.
     #[must_use]
     pub fn check() -> Self {
-        Self { exit: Exit::CheckFailed, what: String::new(), hint: None, closed: false }
+        Self::found("")
+    }
+
+    /// A check that failed, and what it has found first.
+    #[must_use]
+    pub fn found(what: impl fmt::Display) -> Self {
+        Self { exit: Exit::CheckFailed, what: what.to_string(), hint: None, closed: false }
     }
 
     /// An input that is refused.

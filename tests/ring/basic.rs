@@ -195,6 +195,9 @@ fn more_prompts_than_sequences_are_answered_one_after_the_other() {
     let asked = prompts.iter().flat_map(|prompt| ["--prompt", prompt]);
     let more: Vec<&str> = asked.chain(["--max-tokens", "6", "--ignore-eos", "--sequences", "1", "--check"]).collect();
     let ring = Ring::new("demo", 1, &more);
+    // A ticket holds the ring's secret.
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(std::fs::metadata(ring.ticket()).unwrap().permissions().mode() & 0o777, 0o600);
     let stage = ring.stage(&[]);
     let (report, err) = ring.report();
     assert_eq!(report["check"]["equal"], true, "{err}");

@@ -267,6 +267,7 @@ fn an_altered_weight_passes_every_hash_and_is_caught_with_the_right_blame() {
         // Whose weights are others; a stage that lies about them is left to the audit.
         let images = report["check"]["images"].as_array().unwrap();
         assert!(images.len() == 1 && images[0]["key"].as_str().unwrap().starts_with(&name), "{report}");
+        assert!(err.contains("error: head: checking: stage ") && err.contains("runs on other weights"), "{err}");
         // The audit: that stage from its first row on, and no other.
         let audit = report["audit"].as_array().unwrap();
         assert_eq!(audit.len(), 2, "{report}");
@@ -282,4 +283,31 @@ fn an_altered_weight_passes_every_hash_and_is_caught_with_the_right_blame() {
         let replayed = crate::support::run(&["replay", &record, "--json"]);
         assert_eq!(replayed.code, 1, "{}", replayed.out);
     }
+}
+
+#[test]
+fn what_is_no_figure_is_refused_before_anybody_is_waited_for() {
+    for (flag, given, says) in [
+        ("--lap-timeout", "nan", "--lap-timeout is NaN"),
+        ("--lap-timeout", "0", "--lap-timeout is 0"),
+        ("--lap-timeout", "1e9", "at most 86400 seconds"),
+        ("--wait", "nan", "--wait is NaN"),
+        ("--wait", "inf", "--wait is inf"),
+        ("--sequences", "0", "--sequences is 0; it is at least 1"),
+        ("--step-rows", "0", "--step-rows is 0; it is at least 1"),
+        ("--audit", "1.5", "--audit is 1.5"),
+    ] {
+        let output = crate::support::run(&["head", "demo", "--prompt", "x", flag, given]);
+        assert!(output.code == 2 && output.err.contains(says), "{flag} {given}: {}", output.err);
+    }
+}
+
+/// A record that cannot be written on: the file is named, and the stages hear why the run ends.
+#[test]
+fn a_record_that_finds_no_room_ends_the_run_by_name() {
+    let more = [&ASK[..], &["--record", "/dev/full"]].concat();
+    let ring = Ring::new("demo", 1, &more);
+    let stage = ring.stage(&[]);
+    failed(ring.head, "head: recording /dev/full: ");
+    drop(stage);
 }

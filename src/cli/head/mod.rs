@@ -10,7 +10,6 @@ use super::ring::{LinkArgs, hello, repo};
 use super::run::{MAX_TOKENS, SamplingArgs, Texts};
 use super::{interrupt, out};
 use crate::generate::stream::{Decode, TextStream};
-use crate::pipeline::audit::Finding;
 use crate::pipeline::demand::demand;
 use crate::pipeline::drive::{self, DriveError, HeadDrive};
 use crate::pipeline::forecast::{self, Speed};
@@ -22,11 +21,15 @@ use crate::pipeline::wire::claim;
 use clap::{Args as ClapArgs, ValueEnum};
 use input::{lap_limit, prompts, record, roster};
 use prove::{audits, check};
-use report::{Answer, Check, Report, lap_report, show, stages};
+use report::{Answer, Report, lap_report, show, stages};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wordline_ir::Program;
+
+/// Longest `--lap-timeout`, in seconds.
+const MOST_LAP: f64 = 86_400.0;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
@@ -109,6 +112,20 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let prepared = args.engine.prepare()?;
     if !(0.0..=1.0).contains(&args.audit) {
         return Err(Failure::refused(format!("--audit is {}; a share lies in 0..=1", args.audit)));
+    }
+    if !(args.lap_timeout > 0.0 && args.lap_timeout <= MOST_LAP) {
+        let given = args.lap_timeout;
+        return Err(Failure::refused(format!(
+            "--lap-timeout is {given}; it is above 0 and at most {MOST_LAP} seconds"
+        )));
+    }
+    if !(args.wait >= 0.0 && args.wait.is_finite()) {
+        return Err(Failure::refused(format!("--wait is {}; it is a number of seconds, 0 for no limit", args.wait)));
+    }
+    for (name, given) in [("--sequences", args.sequences), ("--step-rows", Some(args.step_rows))] {
+        if given == Some(0) {
+            return Err(Failure::refused(format!("{name} is 0; it is at least 1")));
+        }
     }
     let model = args.model.open()?;
     let config = model.generation()?;
@@ -214,7 +231,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let ended = drive::head(&mut link, &mut session, drive);
     let spent = first.map_or(Duration::ZERO, |first| first.elapsed());
-    ended.map_err(|e| failed(&e, &args.link.addresses(&link)))?;
+    ended.map_err(|e| failed(args, &e, &args.link.addresses(&link)))?;
     let interrupted = guard.stopping();
     drop(guard);
     if let Some(mut stream) = stream {
@@ -254,27 +271,37 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         audit,
         answers,
     };
-    let right = report.check.as_ref().is_none_or(Check::passed)
-        && report.audit.iter().all(|audit| matches!(audit.finding, Finding::Right { .. }));
+    let finding = report.finding();
     show(args, &report, decoder.is_some())?;
-    match (right, interrupted) {
-        (_, true) => Err(Failure::interrupted()),
-        (false, _) => Err(Failure::check()),
-        (true, _) => Ok(()),
+    match finding {
+        _ if interrupted => Err(Failure::interrupted()),
+        Some(finding) => Err(Failure::found(format_args!("head: checking: {finding}"))),
+        None => Ok(()),
     }
 }
 
 /// Why the run failed, and what to do about stages that did not come.
-fn failed(error: &DriveError, addresses: &[String]) -> Failure {
+fn failed(args: &Args, error: &DriveError, addresses: &[String]) -> Failure {
     let failure = Failure::refused(format!("head: {}", chain(error)));
     match error {
-        DriveError::Head(error) if matches!(**error, HeadError::Gather { .. }) => failure.hint(format!(
-            "does every machine run `wordline stage --join` with this run's ticket, and does UDP from it reach {}? \
-             --wait S waits longer",
-            addresses.join(", ")
-        )),
+        DriveError::Record(why) => not_recorded(args, &why.to_string()),
+        DriveError::Head(error) => match &**error {
+            HeadError::Record(why) => not_recorded(args, why),
+            HeadError::Gather { .. } => failure.hint(format!(
+                "does every machine run `wordline stage --join` with this run's ticket, and does UDP from it reach {}? \
+                 --wait S waits longer",
+                addresses.join(", ")
+            )),
+            _ => failure,
+        },
         _ => failure,
     }
+}
+
+/// The record's file took no more.
+fn not_recorded(args: &Args, why: &str) -> Failure {
+    let file = args.record.as_ref().map_or_else(String::new, |file| format!(" {}", file.display()));
+    Failure::refused(format!("head: recording{file}: {why}"))
 }
 
 /// The ticket on standard error, and in a file for whoever waits for it.
@@ -287,10 +314,24 @@ fn show_ticket(args: &Args, ticket: &Ticket) -> Result<(), Failure> {
         }
     }
     let Some(path) = &args.ticket_file else { return Ok(()) };
-    // Under another name first: a file of this name holds a whole ticket.
-    let unfinished = path.with_extension("unfinished");
-    let write = std::fs::write(&unfinished, format!("{ticket}\n")).and_then(|()| std::fs::rename(&unfinished, path));
+    let write = write_ticket(path, &format!("{ticket}\n"));
     write.map_err(|e| Failure::refused(format!("ticket file {}: {e}", path.display())))
+}
+
+/// Under another name first: a file of this name holds a whole ticket. A pipe or a device is written to as it is.
+fn write_ticket(path: &Path, text: &str) -> std::io::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes());
+    }
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}.unfinished", std::process::id()));
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    // It holds the secret of the ring.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(&unfinished)?.write_all(text.as_bytes())?;
+    std::fs::rename(&unfinished, path)
 }
 
 /// Say before anything runs how fast this ring would be, and this machine alone, where it holds the model.

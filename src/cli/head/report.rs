@@ -26,6 +26,17 @@ pub(super) struct Report {
     pub(super) answers: Vec<Answer>,
 }
 
+impl Report {
+    /// The first thing that the check and the audit have found wrong, in words.
+    pub(super) fn finding(&self) -> Option<String> {
+        let check = self.check.as_ref();
+        let images = check.and_then(|check| check.images.first()).map(OtherImage::said);
+        let difference = || check.and_then(|check| check.difference.as_ref()).map(Difference::said);
+        let audit = || self.audit.iter().find_map(AuditReport::wrong);
+        images.or_else(difference).or_else(audit)
+    }
+}
+
 #[derive(Serialize)]
 pub(super) struct StageReport {
     pub(super) layers: [u32; 2],
@@ -60,17 +71,20 @@ pub(super) struct Check {
     pub(super) images: Vec<OtherImage>,
 }
 
-impl Check {
-    /// Nothing differs.
-    pub(super) fn passed(&self) -> bool {
-        self.equal && self.images.is_empty()
-    }
-}
-
 #[derive(Serialize)]
 pub(super) struct OtherImage {
     pub(super) stage: usize,
     pub(super) key: String,
+}
+
+impl OtherImage {
+    fn said(&self) -> String {
+        format!(
+            "stage {} ({}) runs on other weights than this machine has of the model",
+            self.stage,
+            short_of(&self.key)
+        )
+    }
 }
 
 #[derive(Serialize)]
@@ -79,6 +93,13 @@ pub(super) struct Difference {
     pub(super) index: usize,
     pub(super) ring: Option<u32>,
     pub(super) alone: Option<u32>,
+}
+
+impl Difference {
+    fn said(&self) -> String {
+        let (ring, alone) = (shown(self.ring), shown(self.alone));
+        format!("answer {}, token {}: the ring wrote {ring}, one machine alone {alone}", self.answer, self.index)
+    }
 }
 
 #[derive(Serialize)]
@@ -90,6 +111,26 @@ pub(super) struct AuditReport {
     pub(super) by: String,
     #[serde(flatten)]
     pub(super) finding: Finding,
+}
+
+impl AuditReport {
+    /// What is wrong; none: nothing.
+    fn wrong(&self) -> Option<String> {
+        let (key, stage, sequence) = (short_of(&self.key), self.stage, self.sequence);
+        Some(match &self.finding {
+            Finding::Right { .. } => return None,
+            Finding::Wrong { position, lap } => {
+                format!("stage {stage} ({key}) computed position {position} of sequence {sequence} wrongly (lap {lap})")
+            }
+            Finding::Disputed { position } => {
+                let before = stage - 1;
+                format!("stages {before} and {stage} ({key}) disagree about position {position} of sequence {sequence}")
+            }
+            Finding::Untold { position } => {
+                format!("stage {stage} ({key}) has not told of position {position} of sequence {sequence}")
+            }
+        })
+    }
 }
 
 /// Laps of one row, in milliseconds, medians.
@@ -193,27 +234,14 @@ pub(super) fn show(args: &Args, report: &Report, has_text: bool) -> Result<(), F
         report.tokens_per_s, laps.lap_ms, laps.overhead_ms, laps.hop_ms
     ));
     for audit in &report.audit {
-        let key = audit.key.get(..10).unwrap_or(&audit.key);
-        let (stage, sequence) = (audit.stage, audit.sequence);
-        out::note(match &audit.finding {
-            Finding::Right { rows } => {
-                format!(
-                    "[audit: stage {stage} ({key}), sequence {sequence}: {rows} rows are right, by {}]",
-                    short_of(&audit.by)
-                )
+        let (key, stage, sequence) = (short_of(&audit.key), audit.stage, audit.sequence);
+        out::note(match (&audit.finding, audit.wrong()) {
+            (_, Some(wrong)) => format!("audit: {wrong}"),
+            (Finding::Right { rows }, None) => {
+                let by = short_of(&audit.by);
+                format!("[audit: stage {stage} ({key}), sequence {sequence}: {rows} rows are right, by {by}]")
             }
-            Finding::Wrong { position, lap } => {
-                format!(
-                    "audit: stage {stage} ({key}) computed position {position} of sequence {sequence} wrongly (lap {lap})"
-                )
-            }
-            Finding::Disputed { position } => format!(
-                "audit: stages {} and {stage} ({key}) disagree about position {position} of sequence {sequence}",
-                stage - 1
-            ),
-            Finding::Untold { position } => {
-                format!("audit: stage {stage} ({key}) has not told of position {position} of sequence {sequence}")
-            }
+            (_, None) => continue,
         });
     }
     if let Some(check) = &report.check {
@@ -223,20 +251,11 @@ pub(super) fn show(args: &Args, report: &Report, has_text: bool) -> Result<(), F
 }
 
 fn show_check(check: &Check) {
-    for OtherImage { stage, key } in &check.images {
-        let key = short_of(key);
-        out::note(format_args!(
-            "check: stage {stage} ({key}) runs on other weights than this machine has of the model"
-        ));
+    for image in &check.images {
+        out::note(format_args!("check: {}", image.said()));
     }
     match &check.difference {
-        Some(d) => out::note(format_args!(
-            "check: answer {}, token {}: the ring wrote {}, one machine alone {}",
-            d.answer,
-            d.index,
-            shown(d.ring),
-            shown(d.alone)
-        )),
+        Some(difference) => out::note(format_args!("check: {}", difference.said())),
         None => out::note("[check: one machine alone writes the same tokens]"),
     }
 }
