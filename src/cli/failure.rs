@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal};
 
 /// Exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,18 @@ impl Failure {
         self.what = format!("{place}: {}", self.what);
         self
     }
+
+    /// The text for standard error: the advice below for people, on the same line for whoever reads line by line.
+    fn said(&self, terminal: bool) -> String {
+        let between = if terminal { "\n  " } else { "; " };
+        let hint = self.hint.as_ref().map(|hint| format!("{between}hint: {hint}"));
+        shown(&self.what) + &hint.unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.what))?;
-        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "\n  hint: {hint}"))
+        f.write_str(&self.said(io::stderr().is_terminal()))
     }
 }
 
@@ -157,6 +163,14 @@ mod tests {
         let failure = Failure::refused("key '\u{1b}[31mred\t'\nsecond line");
         assert_eq!(failure.to_string(), "key '\\u{1b}[31mred\\t'\nsecond line");
         assert_eq!(Failure::refused("é".repeat(5000)).to_string(), "é".repeat(2000) + "…");
+    }
+
+    #[test]
+    fn a_hint_has_a_line_of_its_own_on_a_terminal_alone() {
+        let failure = Failure::refused("nobody came").hint("wait longer");
+        assert_eq!(failure.said(true), "nobody came\n  hint: wait longer");
+        assert_eq!(failure.said(false), "nobody came; hint: wait longer");
+        assert_eq!(Failure::refused("nobody came").said(false), "nobody came");
     }
 
     #[test]

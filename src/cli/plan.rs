@@ -86,6 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let listed: Vec<Listed> = serde_json::from_str(&text).map_err(|e| Failure::refused(e).at(&place))?;
     let mut devices = Vec::new();
     for (i, listed) in listed.iter().enumerate() {
+        figures(listed, i).map_err(|e| Failure::refused(e).at(&place))?;
         let (capacity, memory) = (listed.capacity, listed.memory);
         devices.push(Device { key: key(listed, i).map_err(|e| Failure::refused(e).at(&place))?, capacity, memory });
     }
@@ -107,7 +108,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         plan.devices.iter().filter(|d| plan.stage_of(&d.key).is_none()).map(|device| name(&device.key)).collect();
     let speeds = listed.iter().map(speed).collect::<Result<Vec<Speed>, Failure>>()?;
     let forecast = forecast(&program, &devices, &speeds, &needs, room);
-    let advice = advice(&forecast);
+    // One device alone has nothing to be compared with.
+    let advice = if devices.len() > 1 { advice(&forecast) } else { String::new() };
     let report =
         Report { model: args.model.model.clone(), layers: plan.layers, stages: planned, dropped, forecast, advice };
     if args.json.json { out::json(&report) } else { show(&report) }
@@ -122,6 +124,17 @@ fn key(listed: &Listed, index: usize) -> Result<Key, String> {
     let bytes: Option<Vec<u8>> =
         digits.and_then(|d| d.map(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok()).collect());
     bytes.and_then(|b| Key::try_from(b).ok()).ok_or_else(|| format!("device {index}: a key has 64 hexadecimal digits"))
+}
+
+/// Figures that nothing can have are refused.
+fn figures(listed: &Listed, index: usize) -> Result<(), String> {
+    if let Some(rtt) = listed.rtt_ms.filter(|rtt| *rtt < 0.0) {
+        return Err(format!("device {index}: rtt_ms is {rtt}; a time is at least 0"));
+    }
+    match listed.read_gbps.filter(|read| *read <= 0.0) {
+        Some(read) => Err(format!("device {index}: read_gbps is {read}; a bandwidth is above 0")),
+        None => Ok(()),
+    }
 }
 
 fn planned(
@@ -152,9 +165,9 @@ fn planned(
 fn speed(listed: &Listed) -> Result<Speed, Failure> {
     let machine = match &listed.machine {
         Some(name) => open_machine(name)?,
-        None => machine(listed.capacity, listed.read_gbps.filter(|read| *read > 0.0)).map_err(Failure::fault)?,
+        None => machine(listed.capacity, listed.read_gbps).map_err(Failure::fault)?,
     };
-    let rtt = listed.rtt_ms.unwrap_or(0.3).clamp(0.0, 1e9);
+    let rtt = listed.rtt_ms.unwrap_or(0.3).min(1e9);
     Ok(Speed { machine, rtt: Duration::from_secs_f64(rtt / 1e3) })
 }
 
@@ -163,13 +176,17 @@ fn show(report: &Report) -> Result<(), Failure> {
         let [start, end] = stage.layers;
         out::line(format_args!(
             "{:<16} layers {start:>3}..{end:<3} reads {} bytes in {} requests, needs {} of {} bytes",
-            stage.device, stage.bytes, stage.requests, stage.needs_bytes, stage.memory
+            plain(&stage.device),
+            stage.bytes,
+            stage.requests,
+            stage.needs_bytes,
+            stage.memory
         ))?;
     }
     report
         .dropped
         .iter()
-        .try_for_each(|device| out::line(format_args!("{device:<16} no layers: left out of the ring")))?;
+        .try_for_each(|device| out::line(format_args!("{:<16} no layers: left out of the ring", plain(device))))?;
     for f in &report.forecast {
         out::line(match &f.pace {
             Some(p) => format!(
@@ -179,5 +196,40 @@ fn show(report: &Report) -> Result<(), Failure> {
             None => format!("{} device(s): {}", f.devices, f.why.as_deref().unwrap_or_default()),
         })?;
     }
-    out::line(&report.advice)
+    if report.advice.is_empty() { Ok(()) } else { out::line(&report.advice) }
+}
+
+/// A name out of a file as a terminal may have it.
+fn plain(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for c in name.chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_nothing_can_have_are_refused_by_name() {
+        let listed = |more: &str| -> Listed {
+            serde_json::from_str(&format!(r#"{{"capacity": 1.0, "memory": 1{more}}}"#)).unwrap()
+        };
+        for (more, says) in [
+            (r#", "rtt_ms": -4"#, "device 2: rtt_ms is -4; a time is at least 0"),
+            (r#", "read_gbps": -4"#, "device 2: read_gbps is -4; a bandwidth is above 0"),
+            (r#", "read_gbps": 0"#, "device 2: read_gbps is 0; a bandwidth is above 0"),
+        ] {
+            assert_eq!(figures(&listed(more), 2), Err(says.to_owned()));
+        }
+        assert_eq!(figures(&listed(r#", "rtt_ms": 0, "read_gbps": 0.5"#), 2), Ok(()));
+        assert_eq!(figures(&listed(""), 2), Ok(()));
+    }
+
+    #[test]
+    fn a_name_does_not_reach_the_terminal_raw() {
+        assert_eq!(plain("é's\u{1b}[31m\n"), "é's\\u{1b}[31m\\n");
+    }
 }

@@ -15,7 +15,7 @@ use crate::pipeline::drive::{self, DriveError, HeadDrive};
 use crate::pipeline::forecast::{self, Speed};
 use crate::pipeline::link::{Identity, Reach, Ticket};
 use crate::pipeline::load::{Maker, index_of, program_of};
-use crate::pipeline::plan::{Demand, Device, Plan, Room};
+use crate::pipeline::plan::{Demand, Device, Plan, Room, short};
 use crate::pipeline::session::{Admission, Ask, Facts, HeadConfig, HeadError, HeadSession, Lap};
 use crate::pipeline::wire::claim;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -81,10 +81,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     sequences: Option<u32>,
     /// Seconds that a lap may take beyond what the devices' figures say
-    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    #[arg(long, value_name = "S", default_value_t = 4.0, allow_negative_numbers = true)]
     lap_timeout: f64,
     /// Give up when not all stages have come after this many seconds; 0 waits without limit
-    #[arg(long, value_name = "S", default_value_t = 300.0)]
+    #[arg(long, value_name = "S", default_value_t = 300.0, allow_negative_numbers = true)]
     wait: f64,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -193,7 +193,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         idle: Duration::from_secs_f64(args.lap_timeout),
         gather: (args.wait > 0.0).then(|| Duration::from_secs_f64(args.wait.min(1e9))),
     };
-    let planned = |plan: &Plan, reaches: &[Option<Reach>]| foretell(&program, plan, reaches, &needs);
+    let planned = |plan: &Plan, reaches: &[Option<Reach>]| {
+        foretell(&program, plan, reaches, &needs);
+        for device in plan.devices.iter().filter(|device| plan.stage_of(&device.key).is_none()) {
+            out::note(format_args!("device {} has no layers and waits in reserve", short(&device.key)));
+        }
+    };
     let mut session = HeadSession::new(head_config, asks.clone());
     let (threads, backend, cache) = (prepared.threads, prepared.backend, prepared.cache());
     let (weights, watch) = (&model.checkpoint.weights, prepared.watch());
@@ -318,20 +323,25 @@ fn show_ticket(args: &Args, ticket: &Ticket) -> Result<(), Failure> {
     write.map_err(|e| Failure::refused(format!("ticket file {}: {e}", path.display())))
 }
 
-/// Under another name first: a file of this name holds a whole ticket. A pipe or a device is written to as it is.
+/// Under another name first: a file of this name holds a whole ticket. A pipe, a device, or a link to something
+/// (`/dev/stdout` is one) is written to as it is.
 fn write_ticket(path: &Path, text: &str) -> std::io::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes());
+    if path.exists() && std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return std::fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(text.as_bytes());
     }
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{}.unfinished", std::process::id()));
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    // It holds the secret of the ring.
+    // It holds the secret of the ring: a file of our own, never one that somebody has put there to read it.
+    options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(&unfinished)?.write_all(text.as_bytes())?;
-    std::fs::rename(&unfinished, path)
+    let mut file = options.open(&unfinished)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&unfinished, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written
 }
 
 /// Say before anything runs how fast this ring would be, and this machine alone, where it holds the model.
@@ -362,4 +372,28 @@ fn text(decoder: Option<&dyn Decode>, prompt: &[u32], ids: &[u32], eos: &[u32]) 
     let mut text: String = shown.map(|id| stream.push(*id)).collect();
     text.push_str(&stream.finish());
     text
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_ticket_file_is_of_its_own_and_what_is_no_file_is_written_to() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (ticket, other, link) = (folder.path().join("t.a"), folder.path().join("t.b"), folder.path().join("link"));
+        std::fs::write(&ticket, "an older and longer ticket").unwrap();
+        write_ticket(&ticket, "one\n").unwrap();
+        write_ticket(&other, "two\n").unwrap();
+        assert_eq!(std::fs::metadata(&ticket).unwrap().permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink(&ticket, &link).unwrap();
+        write_ticket(&link, "3\n").unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        write_ticket(Path::new("/dev/null"), "gone\n").unwrap();
+        assert!(write_ticket(folder.path(), "a folder\n").is_err());
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((text(&ticket), text(&other)), ("3\n".to_owned(), "two\n".to_owned()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3, "nothing unfinished stays");
+    }
 }
