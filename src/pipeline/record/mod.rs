@@ -1,4 +1,4 @@
-//! The flight recorder: what a run's hops were, as lines of JSON, and their [`replay`] on one machine.
+//! The flight recorder: what a run's hops were, as lines of JSON, and their replay on one machine.
 //!
 //! The first line says of which model and how; each that follows is a plan, a sequence, a hop with the digests of its rows, a
 //! token, or a loss; the last one counts them, so that a record that lacks some is known. A record holds token ids (a replay
