@@ -338,6 +338,7 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
         if !none && !later.is_empty() {
             link.flush();
         }
+        let mut unrecorded = false;
         for action in later {
             match action {
                 Action::Prepare { epoch, plan } => {
@@ -357,9 +358,8 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
                 Action::Close { peer } => link.close(&peer),
                 Action::Say(text) => say(&text),
                 Action::Record(entry) => {
-                    // The stages are told why the run ends.
                     if let Some(Err(error)) = record.as_mut().map(|record| record.write(&entry)) {
-                        record = None;
+                        (record, unrecorded) = (None, true);
                         session.fail(HeadError::Record(error.to_string()));
                     }
                 }
@@ -371,6 +371,10 @@ pub fn head<W: Write>(link: &mut Quic, session: &mut HeadSession, drive: HeadDri
                 | Action::Told { .. }
                 | Action::Done => {}
             }
+        }
+        if unrecorded {
+            // The stages are told why the run ends.
+            continue;
         }
         if let Some(ended) = session.ended() {
             let devices = session.plan().map_or(&[][..], |plan| plan.devices.as_slice());

@@ -296,8 +296,10 @@ fn what_is_no_figure_is_refused_before_anybody_is_waited_for() {
         ("--sequences", "0", "--sequences is 0; it is at least 1"),
         ("--step-rows", "0", "--step-rows is 0; it is at least 1"),
         ("--audit", "1.5", "--audit is 1.5"),
+        ("--ids", "5,999999", "a prompt has token 999999, the model has "),
     ] {
-        let output = crate::support::run(&["head", "demo", "--prompt", "x", flag, given]);
+        let prompt: &[&str] = if flag == "--ids" { &[] } else { &["--prompt", "x"] };
+        let output = crate::support::run(&[&["head", "demo", flag, given], prompt].concat());
         assert!(output.code == 2 && output.err.contains(says), "{flag} {given}: {}", output.err);
     }
 }
@@ -305,9 +307,57 @@ fn what_is_no_figure_is_refused_before_anybody_is_waited_for() {
 /// A record that cannot be written on: the file is named, and the stages hear why the run ends.
 #[test]
 fn a_record_that_finds_no_room_ends_the_run_by_name() {
-    let more = [&ASK[..], &["--record", "/dev/full"]].concat();
+    // More than a buffer holds back until the end.
+    let more = ["--prompt", "Once upon a time", "--max-tokens", "100", "--ignore-eos", "--record", "/dev/full"];
     let ring = Ring::new("demo", 1, &more);
     let stage = ring.stage(&[]);
     failed(ring.head, "head: recording /dev/full: ");
-    drop(stage);
+    failed(stage, "the record: ");
+}
+
+#[test]
+fn a_stage_that_waits_outlives_a_head_that_dies_before_its_first_run() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let identity = folder.path().join("identity").display().to_string();
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let more = [&ASK[..], &["--identity", &identity]].concat();
+    let head =
+        |stages| Ring::with(&Setting { model: "demo", stages, more: &more, listen: &port, ..Setting::default() });
+    let dying = head(2);
+    let args = ["stage", "--join", &dying.join(), "--threads", "1", "--listen", "127.0.0.1:0"];
+    let stage = Running::start(within(lonely(), crate::support::wordline(&args)));
+    dying.head.says("joins");
+    dying.head.signal("KILL");
+    stage.says("waiting for it");
+    drop(dying);
+    let (report, err) = head(1).report();
+    assert_eq!(report["ids"], alone("demo")["ids"], "{err}");
+    assert!(stage.lives());
+}
+
+/// A stage that waits for one run after the other takes its directory as it is for each.
+#[test]
+fn a_directory_that_changes_between_runs_is_read_anew_and_a_file_that_was_cut_is_named() {
+    let (first, other) = (tempfile::TempDir::new().unwrap(), altered());
+    let weights = "model.safetensors";
+    for name in ["config.json", "tokenizer.json", weights] {
+        std::fs::copy(path("demo").join(name), first.path().join(name)).unwrap();
+    }
+    let identity = first.path().join("identity").display().to_string();
+    let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let more = [&ASK[..], &["--check", "--identity", &identity]].concat();
+    let head = || Ring::with(&Setting { model: "demo", more: &more, listen: &port, ..Setting::default() });
+    let ring = head();
+    let (join, copy) = (ring.join(), first.path().display().to_string());
+    let args = ["stage", "--join", &join, "--threads", "1", "--listen", "127.0.0.1:0", "--model", &copy];
+    let stage = Running::start(within(lonely(), crate::support::wordline(&args)));
+    let (report, err) = ring.report();
+    assert_eq!(report["check"]["images"], serde_json::json!([]), "{err}");
+    std::fs::rename(other.path().join(weights), first.path().join(weights)).unwrap();
+    let Ended { status, err, .. } = head().head.output();
+    assert!(status.code() == Some(1) && err.contains("runs on other weights"), "{err}");
+    std::fs::OpenOptions::new().write(true).open(first.path().join(weights)).unwrap().set_len(100_000).unwrap();
+    let err = failed(head().head, "loading: ");
+    assert!(err.contains("stage 1 (") && err.contains(weights), "{err}");
+    assert!(stage.lives(), "it waits for the next run");
 }

@@ -139,6 +139,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if longest > spec.max_pos {
         return Err(Failure::refused(format!("a prompt has {longest} tokens, the model takes {}", spec.max_pos)));
     }
+    if let Some(id) = prompts.iter().flatten().find(|id| **id as usize >= spec.vocab) {
+        return Err(Failure::refused(format!("a prompt has token {id}, the model has {} tokens", spec.vocab)));
+    }
     let ctx = longest.saturating_add(max_tokens).clamp(1, spec.max_pos.max(1)) as u32;
     let sequences = args.sequences.unwrap_or(prompts.len() as u32).clamp(1, 1024);
     let room = Room { ctx, step_rows: args.step_rows.clamp(1, ctx), sequences };
