@@ -98,13 +98,15 @@ impl Scratch {
     /// allocates nothing for up to as many.
     pub fn reserve(&mut self, heads: usize, positions: usize, layout: &CacheLayout, attend: &Attend) {
         let (heads, width) = (heads.min(GROUP), (positions.div_ceil(BLOCK) + 1) * BLOCK);
-        let chunk = width.min(crate::cpu::attend::CHUNK * BLOCK);
+        let (blocks, tiles) = (layout.v_dim().div_ceil(BLOCK), layout.v_dim().div_ceil(TILE_ROWS));
+        // Fewer heads take more pages at a time, and no more terms than this.
+        let terms = (heads * blocks * width).min(crate::cpu::attend::TERMS.max(heads * blocks * BLOCK));
         self.queries.shape(heads, layout.head_dim(), attend.queries);
-        self.terms.shape(heads, chunk, attend.probs);
+        self.terms.shape(1, terms, attend.probs);
         self.scores.resize(heads * width, 0.0);
-        self.weighted.resize(chunk, 0.0);
+        self.weighted.resize(terms, 0.0);
         self.sums.resize(heads, 0.0);
-        self.lanes.resize(BLOCK / TILE_ROWS * GROUP * attend.lanes.count(), [0.0; TILE_ROWS]);
+        self.lanes.resize(tiles * heads * attend.lanes.count(), [0.0; TILE_ROWS]);
     }
 }
 

@@ -295,10 +295,27 @@ pub(crate) const fn scale_offset(base: i8) -> u32 {
 ///
 /// # Errors
 /// The first block that has no int8 form, with its cause; nothing was put.
-pub(crate) fn quantise_weights(
-    row: &[f32],
-    mut put: impl FnMut(usize, u8, &[i8; BLOCK]),
-) -> Result<i8, (usize, Cause)> {
+pub(crate) fn quantise_weights(row: &[f32], put: impl FnMut(usize, u8, &[i8; BLOCK])) -> Result<i8, (usize, Cause)> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { quantise_weights_avx2(row, put) };
+    }
+    quantise_row(row, put)
+}
+
+/// [`quantise_row`] compiled for AVX2: the same integer operations.
+///
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn quantise_weights_avx2(row: &[f32], put: impl FnMut(usize, u8, &[i8; BLOCK])) -> Result<i8, (usize, Cause)> {
+    quantise_row(row, put)
+}
+
+#[inline(always)]
+fn quantise_row(row: &[f32], mut put: impl FnMut(usize, u8, &[i8; BLOCK])) -> Result<i8, (usize, Cause)> {
     let scale_of =
         |(block, values): (usize, &[f32])| max_bits(values).and_then(Scale::smallest).map_err(|cause| (block, cause));
     let mut top = Scale::bottom(EXP_MIN);

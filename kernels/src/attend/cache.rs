@@ -99,12 +99,14 @@ impl CacheLayout {
 
     /// Dimension of a key.
     #[must_use]
+    #[inline]
     pub const fn head_dim(&self) -> usize {
         self.keys.cols()
     }
 
     /// Dimension of a value.
     #[must_use]
+    #[inline]
     pub const fn v_dim(&self) -> usize {
         self.v_dim
     }
@@ -117,6 +119,7 @@ impl CacheLayout {
 
     /// Bytes of a page of 32 positions.
     #[must_use]
+    #[inline]
     pub const fn page_bytes(&self) -> usize {
         self.kv_heads * self.head_bytes()
     }
@@ -127,19 +130,23 @@ impl CacheLayout {
         self.ring
     }
 
+    #[inline]
     pub(crate) const fn keys(&self) -> &MatrixLayout {
         &self.keys
     }
 
+    #[inline]
     pub(crate) const fn head_bytes(&self) -> usize {
         self.values_at() + self.v_dim.div_ceil(TILE_ROWS) * TILE_BYTES
     }
 
     /// Where the value exponents lie in a head's part of a page, and the value integers.
+    #[inline]
     pub(crate) const fn exponents_at(&self) -> usize {
         self.keys.tile_bytes() * (BLOCK / TILE_ROWS)
     }
 
+    #[inline]
     pub(crate) const fn values_at(&self) -> usize {
         self.exponents_at() + (self.v_dim.div_ceil(BLOCK) * BLOCK).next_multiple_of(64)
     }
@@ -270,39 +277,49 @@ impl Cache {
     }
 
     /// The bases, scale bytes and elements of the keys in one half of a page.
+    #[inline]
     pub(crate) fn keys(&self, page: usize, head: usize, half: usize) -> (&[u8; TILE_ROWS], &[u8], &[u8]) {
         let tile = self.layout.keys.tile_bytes();
         tile_parts(&self.layout.keys, &self.head(page, head)[half * tile..][..tile])
     }
 
     /// The exponents of one block of value elements, one a position of the page, as i8.
-    pub(crate) fn exponents(&self, page: usize, head: usize, block: usize) -> &[u8] {
-        &self.head(page, head)[self.layout.exponents_at() + block * BLOCK..][..BLOCK]
+    #[inline]
+    pub(crate) fn exponents(&self, page: usize, head: usize, block: usize) -> &[u8; BLOCK] {
+        let at = self.layout.exponents_at() + block * BLOCK;
+        // A block's exponents are a whole block of bytes in every layout.
+        self.head(page, head)[at..].first_chunk().unwrap_or(&[0; BLOCK])
     }
 
     /// The integers of one tile of value elements from a page on, and the bytes from one page to the next.
+    #[inline]
     pub(crate) fn values(&self, page: usize, head: usize, tile: usize) -> (&[u8], usize) {
         let at = self.head_at(page, head) + self.layout.values_at() + tile * TILE_BYTES;
         (&self.as_bytes()[at..], self.layout.page_bytes())
     }
 
     /// How many pages from this one on lie one after the other.
+    #[inline]
     pub(crate) fn contiguous(&self, page: usize) -> usize {
         self.layout.ring.map_or(usize::MAX, |pages| pages - page % pages)
     }
 
+    #[inline]
     fn page_index(&self, page: usize) -> usize {
         self.layout.ring.map_or(page, |pages| page % pages)
     }
 
+    #[inline]
     fn head_at(&self, page: usize, head: usize) -> usize {
         self.page_index(page) * self.layout.page_bytes() + head * self.layout.head_bytes()
     }
 
+    #[inline]
     fn head(&self, page: usize, head: usize) -> &[u8] {
         &self.as_bytes()[self.head_at(page, head)..][..self.layout.head_bytes()]
     }
 
+    #[inline]
     fn as_bytes(&self) -> &[u8] {
         // SAFETY: a `Line` is 64 bytes without padding, and u8 has no alignment.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), size_of_val(self.lines.as_slice())) }
@@ -316,13 +333,43 @@ impl Cache {
 
 /// Quantise one position's value of one head, a power-of-two scale a block, into column `slot` of a page.
 fn pack_value(value: &[f32], slot: usize, exponents: &mut [u8], integers: &mut [u8]) -> Result<(), (usize, Cause)> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { pack_value_avx2(value, slot, exponents, integers) };
+    }
+    pack_blocks(value, slot, exponents, integers)
+}
+
+/// [`pack_blocks`] compiled for AVX2: the same integer operations.
+///
+/// # Safety
+/// The processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn pack_value_avx2(
+    value: &[f32],
+    slot: usize,
+    exponents: &mut [u8],
+    integers: &mut [u8],
+) -> Result<(), (usize, Cause)> {
+    pack_blocks(value, slot, exponents, integers)
+}
+
+#[inline(always)]
+fn pack_blocks(value: &[f32], slot: usize, exponents: &mut [u8], integers: &mut [u8]) -> Result<(), (usize, Cause)> {
     for (block, part) in value.chunks(BLOCK).enumerate() {
         let e = max_bits(part).and_then(|max| pow2_exponent(max, Limbs::One)).map_err(|cause| (block, cause))?;
         exponents[block * BLOCK + slot] = e as i8 as u8;
-        for (i, v) in part.iter().enumerate() {
-            let d = block * BLOCK + i;
-            let at = d / TILE_ROWS * TILE_BYTES + (slot / 4 * TILE_ROWS + d % TILE_ROWS) * 4 + slot % 4;
-            integers[at] = quantise_pow2(*v, e) as i8 as u8 ^ ZERO;
+        let mut q = [0; BLOCK];
+        for (q, v) in q.iter_mut().zip(part) {
+            *q = quantise_pow2(*v, e) as i8 as u8 ^ ZERO;
+        }
+        for (tile, q) in q[..part.len()].chunks(TILE_ROWS).enumerate() {
+            let quad = &mut integers[(block * (BLOCK / TILE_ROWS) + tile) * TILE_BYTES + slot / 4 * TILE_ROWS * 4..];
+            for (bytes, q) in quad.chunks_exact_mut(4).zip(q) {
+                bytes[slot % 4] = *q;
+            }
         }
     }
     Ok(())

@@ -4,14 +4,23 @@
 //! is a pair of gated forms.
 
 use super::matvec::{ArrayForm, GROUP, Run, Scales, fold};
+use crate::attend::terms::Weigh;
 use crate::attend::{Attend, AttendError, Cache, Scratch};
 use crate::format::BLOCK;
 use crate::matvec::TILE_ROWS;
 use crate::vector::VectorUnit;
 use std::ops::Range;
 
-/// Pages whose softmax terms are quantised at a time: bounds the scratch memory of a long context.
+/// Most pages whose softmax terms are quantised at a time.
 pub(crate) const CHUNK: usize = 64;
+/// Softmax terms that are quantised at a time, of all heads and blocks of value elements: what is made of them stays near.
+pub(crate) const TERMS: usize = 8 << 10;
+
+/// Pages at a time where each has `rows` blocks of terms.
+fn chunk(rows: usize) -> usize {
+    (TERMS / BLOCK).checked_div(rows).unwrap_or(CHUNK).clamp(1, CHUNK)
+}
+
 /// Tiles of 16 value elements that share a scale.
 const TILES: usize = BLOCK / TILE_ROWS;
 
@@ -38,9 +47,7 @@ impl Job<'_> {
         }
         self.scores(heads, scratch);
         self.softmax(heads, scratch);
-        for v_block in 0..layout.v_dim().div_ceil(BLOCK) {
-            self.values(heads, v_block, out, scratch);
-        }
+        self.values(heads, out, scratch);
         self.vector.divide_by_sums(out, &scratch.sums);
         Ok(())
     }
@@ -56,7 +63,8 @@ impl Job<'_> {
         let (lanes, width) = (self.attend.lanes.count(), pages.len() * BLOCK);
         let rows: [usize; GROUP] = std::array::from_fn(|i| i);
         scratch.scores.resize(heads * width, 0.0);
-        scratch.lanes.resize(TILES * GROUP * lanes, [0.0; TILE_ROWS]);
+        scratch.lanes.resize(scratch.lanes.len().max(heads * lanes), [0.0; TILE_ROWS]);
+        let mut results = [[0.0; TILE_ROWS]; GROUP];
         for (at, page) in pages.enumerate() {
             for half in 0..TILES {
                 let (bases, codes, elements) = self.cache.keys(page, self.kv_head, half);
@@ -71,11 +79,11 @@ impl Job<'_> {
                     first_lane: 0,
                     lanes,
                 };
-                let mut results = [[0.0; TILE_ROWS]; GROUP];
                 self.form.tile(&run, &rows[..heads], store, &mut results[..heads]);
-                for (head, result) in results[..heads].iter().enumerate() {
-                    let to = head * width + at * BLOCK + half * TILE_ROWS;
-                    scratch.scores[to..to + TILE_ROWS].copy_from_slice(result);
+                for (scores, result) in scratch.scores.chunks_exact_mut(width).zip(&results[..heads]) {
+                    if let Some(to) = scores[at * BLOCK + half * TILE_ROWS..].first_chunk_mut() {
+                        *to = *result;
+                    }
                 }
             }
         }
@@ -101,61 +109,81 @@ impl Job<'_> {
         }
     }
 
-    /// The products of the terms with one block of value elements, not yet divided by the sums.
-    fn values(&self, heads: usize, v_block: usize, out: &mut [f32], scratch: &mut Scratch) {
+    /// The products of the terms with the values, not yet divided by the sums.
+    fn values(&self, heads: usize, out: &mut [f32], scratch: &mut Scratch) {
         let (layout, pages) = (self.cache.layout(), self.pages());
-        let (lanes, width) = (self.attend.lanes.count(), pages.len() * BLOCK);
-        let rows: [usize; GROUP] = std::array::from_fn(|i| i);
-        let tiles = v_block * TILES..((v_block + 1) * TILES).min(layout.v_dim().div_ceil(TILE_ROWS));
+        let (lanes, width, v_dim) = (self.attend.lanes.count(), pages.len() * BLOCK, layout.v_dim());
+        let (v_blocks, tiles) = (v_dim.div_ceil(BLOCK), v_dim.div_ceil(TILE_ROWS));
+        let each = chunk(heads * v_blocks);
         let Scratch { terms, scores, weighted, lanes: store, .. } = scratch;
-        for store in store.chunks_exact_mut(GROUP * lanes) {
-            store[..heads * lanes].fill([0.0; TILE_ROWS]);
+        // A ring folds the pages, so a chunk may be two runs.
+        let whole = pages.len() <= each && self.cache.contiguous(pages.start) >= pages.len();
+        let stored = heads * lanes;
+        if !whole {
+            store.clear();
+            store.resize(tiles * stored, [0.0; TILE_ROWS]);
         }
-        let mut done = 0;
-        while done < pages.len() {
-            let n = CHUNK.min(pages.len() - done);
-            weighted.resize(n * BLOCK, 0.0);
-            let mut space = terms.shape(heads, n * BLOCK, self.attend.probs);
-            for (head, scores) in scores.chunks_exact(width).take(heads).enumerate() {
-                let scores = scores[done * BLOCK..].chunks_exact(BLOCK);
-                for ((i, to), terms) in weighted.chunks_exact_mut(BLOCK).enumerate().zip(scores) {
-                    let exponents = self.cache.exponents(pages.start + done + i, self.kv_head, v_block);
-                    self.vector.weigh(terms, exponents, to);
-                }
-                // A term is at most 1 and a value scale at most 2^EXP_MAX, so every block has a scale.
-                let made = self.form.quantise(weighted, self.attend.probs, &mut space.space(head));
-                debug_assert!(made.is_ok(), "softmax terms are finite");
-            }
-            // A ring folds the pages, so the chunk may be two runs.
-            let mut at = 0;
-            while at < n {
-                let page = pages.start + done + at;
-                let blocks = self.cache.contiguous(page).min(n - at);
-                for (tile, store) in tiles.clone().zip(store.chunks_exact_mut(GROUP * lanes)) {
+        let mut results = [[0.0; TILE_ROWS]; GROUP];
+        for done in (0..pages.len()).step_by(each) {
+            let n = each.min(pages.len() - done);
+            // The heads' terms for one block of value elements after another.
+            weighted.resize(heads * v_blocks * n * BLOCK, 0.0);
+            let mut space = terms.shape(heads * v_blocks, n * BLOCK, self.attend.probs);
+            let exponents = |page, block| self.cache.exponents(pages.start + done + page, self.kv_head, block);
+            self.vector.weigh(Weigh {
+                terms: &scores[done * BLOCK..],
+                stride: width,
+                heads,
+                pages: n,
+                blocks: v_blocks,
+                exponents,
+                out: weighted,
+            });
+            // A term is at most 1 and a value scale at most 2^EXP_MAX, so every block has a scale.
+            let made = self.form.quantise(weighted, self.attend.probs, space.all());
+            debug_assert!(made.is_ok(), "softmax terms are finite");
+            for tile in 0..tiles {
+                let rows: [usize; GROUP] = std::array::from_fn(|i| tile / TILES * heads + i);
+                let rows = &rows[..heads];
+                let run = |at: usize, blocks| {
+                    let page = pages.start + done + at;
                     let (elements, stride) = self.cache.values(page, self.kv_head, tile);
-                    let run = Run {
-                        elements,
-                        stride,
-                        blocks,
-                        scales: Scales::Unit,
-                        acts: terms,
-                        first_act: at,
-                        first_lane: page % lanes,
-                        lanes,
-                    };
-                    self.form.accumulate(&run, &rows[..heads], &mut store[..heads * lanes]);
+                    let (first_act, first_lane) = (at, page % lanes);
+                    Run { elements, stride, blocks, scales: Scales::Unit, acts: terms, first_act, first_lane, lanes }
+                };
+                if whole {
+                    self.form.tile(&run(0, n), rows, &mut store[..stored], &mut results[..heads]);
+                    put(&results[..heads], tile, v_dim, out);
+                    continue;
                 }
-                at += blocks;
+                let store = &mut store[tile * stored..][..stored];
+                let mut at = 0;
+                while at < n {
+                    let blocks = self.cache.contiguous(pages.start + done + at).min(n - at);
+                    self.form.accumulate(&run(at, blocks), rows, store);
+                    at += blocks;
+                }
             }
-            done += n;
         }
-        let v_dim = layout.v_dim();
-        for (tile, store) in tiles.zip(store.chunks_exact_mut(GROUP * lanes)) {
-            for (lanes, out) in store.chunks_exact_mut(lanes).zip(out.chunks_exact_mut(v_dim)).take(heads) {
-                let end = v_dim.min((tile + 1) * TILE_ROWS);
-                let to = &mut out[tile * TILE_ROWS..end];
-                to.copy_from_slice(&fold(lanes)[..to.len()]);
+        if !whole {
+            for (tile, store) in store.chunks_exact_mut(stored).enumerate() {
+                for (lanes, result) in store.chunks_exact_mut(lanes).zip(&mut results) {
+                    *result = fold(lanes);
+                }
+                put(&results[..heads], tile, v_dim, out);
             }
+        }
+    }
+}
+
+/// The heads' results of one tile of value elements.
+#[inline]
+fn put(results: &[[f32; TILE_ROWS]], tile: usize, v_dim: usize, out: &mut [f32]) {
+    for (result, out) in results.iter().zip(out.chunks_exact_mut(v_dim)) {
+        let to = &mut out[tile * TILE_ROWS..];
+        match to.first_chunk_mut() {
+            Some(to) => *to = *result,
+            None => to.copy_from_slice(&result[..to.len()]),
         }
     }
 }

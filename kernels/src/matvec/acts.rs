@@ -200,6 +200,11 @@ impl<'a> ActRows<'a> {
         head
     }
 
+    /// Space of all of them, one row after the other.
+    pub(crate) fn all(&mut self) -> &mut RowOut<'a> {
+        &mut self.out
+    }
+
     pub(crate) fn space(&mut self, row: usize) -> RowOut<'_> {
         self.out.row(row, self.cols.div_ceil(BLOCK), self.limbs.count())
     }
