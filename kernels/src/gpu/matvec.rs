@@ -228,7 +228,8 @@ impl Array<'_> {
         if subgroups * size > threads || half / BLOCK > gpu.facts().groups_limit as usize {
             return Ok(None);
         }
-        let plan = Plan { rows, unroll: 1, ahead: false, subgroups, tokens: 1, ..plan };
+        let ahead = layout.blocks() as u32 > size;
+        let plan = Plan { rows, unroll: 1, ahead, subgroups, tokens: 1, ..plan };
         let gate = Gate { act: gated.act, limbs: gated.acts.format() };
         let shape = self.shape(&layout, run.acts.format(), chunk.quads());
         let ends = Ends { offset: run.offset as u32, stride: run.stride as u32, ..Ends::of(chunk) };

@@ -22,28 +22,37 @@ pub(super) struct Stage<'a> {
 impl Stage<'_> {
     /// What the loads go to, by the name of the stage.
     pub(super) fn declare(&self, t: &mut String, name: &str) {
+        for (of, zero) in self.loaded() {
+            let _ = writeln!(t, "    var {name}{of} = {zero};");
+        }
+    }
+
+    /// One stage becomes the next.
+    pub(super) fn follow(&self, t: &mut String, name: &str, next: &str) {
+        for (of, _) in self.loaded() {
+            let _ = writeln!(t, "    {name}{of} = {next}{of};");
+        }
+    }
+
+    /// Names of what a stage loads, after the stage's own, and the zero of each.
+    fn loaded(&self) -> Vec<(String, &'static str)> {
+        let mut all = Vec::new();
         for i in 0..self.plan.unroll {
-            let _ = writeln!(t, "    var {name}k{i} = 0u;\n    var {name}in{i} = true;");
+            all.extend([(format!("k{i}"), "0u"), (format!("in{i}"), "true")]);
             if self.shares() {
                 for (_, limb) in shape_limbs(self.two) {
-                    let _ = writeln!(
-                        t,
-                        "    var {name}{limb}{i}_0 = vec4<u32>(0u);\n    var {name}{limb}{i}_1 = vec4<u32>(0u);"
-                    );
+                    all.extend([0, 1].map(|h| (format!("{limb}{i}_{h}"), "vec4<u32>(0u)")));
                 }
-                let _ = writeln!(t, "    var {name}s{i} = 0.0;");
+                all.push((format!("s{i}"), "0.0"));
             }
             for q in 0..self.quads {
                 for j in 0..QUAD {
-                    for h in self.parts() {
-                        let _ = writeln!(t, "    var {name}e{i}_{q}_{j}{h} = vec4<u32>(0u);");
-                    }
+                    all.extend(self.parts().iter().map(|h| (format!("e{i}_{q}_{j}{h}"), "vec4<u32>(0u)")));
                 }
-                for h in self.halves() {
-                    let _ = writeln!(t, "    var {name}c{i}_{q}{h} = 0u;");
-                }
+                all.extend(self.halves().iter().map(|h| (format!("c{i}_{q}{h}"), "0u")));
             }
         }
+        all
     }
 
     /// What the elements of a row's block are loaded in: two halves, or the codes of both at once.
@@ -63,7 +72,7 @@ impl Stage<'_> {
 
     pub(super) fn load(&self, t: &mut String, name: &str, o: &str) {
         let (unroll, size) = (self.plan.unroll, self.size);
-        // Stages go past the end by less than two of them.
+        // The last stage asks for one more.
         let ahead = self.plan.ahead && !self.shape.routed;
         let ragged = ahead || !self.shape.blocks.is_multiple_of(size * unroll);
         for i in 0..unroll {

@@ -77,18 +77,15 @@ pub(super) fn text(plan: &Plan, shape: &Shape, size: u32) -> String {
     let stage = Stage { plan, shape, size, quads, sets, groups, two, coded, terms };
     let stages = steps.div_ceil(unroll);
     if plan.ahead && !shape.routed && stages > 1 {
+        // One text for all stages: what the kernels of a layer are made of has to stay in a cache of instructions.
         stage.declare(&mut t, "x");
-        stage.declare(&mut t, "y");
         stage.load(&mut t, "x", "0u");
-        let _ = writeln!(t, "  for (var o = 0u; o < {}u; o += {}u) {{", stages / 2 * 2 * unroll, 2 * unroll);
-        stage.load(&mut t, "y", &format!("o + {unroll}u"));
+        let _ = writeln!(t, "  for (var o = {unroll}u; o <= {}u; o += {unroll}u) {{", stages * unroll);
+        stage.declare(&mut t, "y");
+        stage.load(&mut t, "y", "o");
         stage.multiply(&mut t, "x");
-        stage.load(&mut t, "x", &format!("o + {}u", 2 * unroll));
-        stage.multiply(&mut t, "y");
+        stage.follow(&mut t, "x", "y");
         t += "  }\n";
-        if stages % 2 == 1 {
-            stage.multiply(&mut t, "x");
-        }
     } else {
         let _ = writeln!(t, "  let steps = {count};\n  for (var o = 0u; o < steps; o += {unroll}u) {{");
         stage.declare(&mut t, "x");
