@@ -286,9 +286,8 @@ impl Cache {
     /// The exponents of one block of value elements, one a position of the page, as i8.
     #[inline]
     pub(crate) fn exponents(&self, page: usize, head: usize, block: usize) -> &[u8; BLOCK] {
-        let at = self.layout.exponents_at() + block * BLOCK;
-        // A block's exponents are a whole block of bytes in every layout.
-        self.head(page, head)[at..].first_chunk().unwrap_or(&[0; BLOCK])
+        let (blocks, _) = self.head(page, head)[self.layout.exponents_at()..].as_chunks();
+        &blocks[block]
     }
 
     /// The integers of one tile of value elements from a page on, and the bytes from one page to the next.

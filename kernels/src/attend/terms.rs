@@ -34,7 +34,7 @@ impl<'e, E: Fn(usize, usize) -> &'e [u8; BLOCK]> Job for Weigh<'_, E> {
                 let scale = |e: &u8| f32::from_bits((i32::from(*e as i8).wrapping_add(127) << 23) as u32);
                 let exponents = exponents(page, block);
                 for head in 0..heads {
-                    let Some(terms) = terms[head * stride + page * BLOCK..].first_chunk::<BLOCK>() else { return };
+                    let terms = &terms[head * stride + page * BLOCK..][..BLOCK];
                     let out = &mut out[(block * heads + head) * pages + page];
                     for ((out, term), e) in out.iter_mut().zip(terms).zip(exponents) {
                         *out = mul(*term, scale(e));

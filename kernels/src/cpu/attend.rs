@@ -81,9 +81,8 @@ impl Job<'_> {
                 };
                 self.form.tile(&run, &rows[..heads], store, &mut results[..heads]);
                 for (scores, result) in scratch.scores.chunks_exact_mut(width).zip(&results[..heads]) {
-                    if let Some(to) = scores[at * BLOCK + half * TILE_ROWS..].first_chunk_mut() {
-                        *to = *result;
-                    }
+                    let (tiles, _) = scores.as_chunks_mut();
+                    tiles[at * TILES + half] = *result;
                 }
             }
         }
